@@ -1,0 +1,1 @@
+//! The daemon: configuration, bus, socket, table store, metrics, and the engine behind them.

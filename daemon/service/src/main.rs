@@ -1,0 +1,3 @@
+//! The daemon: configuration, bus, socket, table store, metrics, and the engine behind them.
+
+fn main() {}
