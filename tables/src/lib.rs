@@ -1,1 +1,37 @@
-//! Scale tables: types, files, checks, precedence and live re-targeting; no I/O beyond the files it is given.
+//! Scale tables: which threshold an attention kernel uses at which length, where a table came from, and which one is in force.
+//! A table is rows `[first_length, S]`; at a sequence of L keys λ = S / L, and a tile is skipped when its scores lie more than −ln λ nats under the running maximum.
+
+mod scale_table;
+
+pub use scale_table::{Row, ScaleTable, TableError};
+
+use serde::{Deserialize, Serialize};
+
+/// The two phases of generation; each has its own table, and nothing without a phase is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// The prompt: many query rows at once.
+    Prefill,
+    /// One query row per sequence and step.
+    Decode,
+}
+
+impl Phase {
+    /// Both phases, in the order they run.
+    pub const ALL: [Phase; 2] = [Phase::Prefill, Phase::Decode];
+
+    /// The name in keys, options and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+        }
+    }
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,1 +1,5 @@
 //! Checkpoint, tokenizer, decoder, paged KV cache, scheduler and sampler: one engine loop on one thread.
+//!
+//! [`handle`] is the seam to the service: everything that changes engine state travels as one message and is applied between steps.
+
+pub mod handle;

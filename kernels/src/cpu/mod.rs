@@ -1,0 +1,3 @@
+//! The CPU implementation: a scalar reference, and SIMD with threads.
+
+pub mod pool;
