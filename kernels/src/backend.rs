@@ -161,13 +161,26 @@ pub trait Backend: Send + 'static {
     /// out = x / rms(x) · w.
     fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, eps: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
     /// x += delta, then out = rms_norm(x).
-    fn add_rms_norm(&mut self, x: &mut Self::Tensor, delta: &Self::Tensor, w: &Self::Vector, eps: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
+    fn add_rms_norm(
+        &mut self,
+        x: &mut Self::Tensor,
+        delta: &Self::Tensor,
+        w: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Tensor,
+    ) -> Result<(), KernelError>;
     /// out = x · wᵀ.
     fn matmul(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor) -> Result<(), KernelError>;
     /// Bias, per-head norms and RoPE on packed `[q | k | v]` rows in place; k and v also stored in the pages (whose unwritten tail becomes zero in V).
     fn qkv_store(&mut self, qkv: &mut Self::Tensor, args: &QkvStore<'_, Self>, pool: &mut Self::KvPool) -> Result<(), KernelError>;
     /// Attention of every sequence of the step over its pages; q is the front of the packed rows. Counters accumulate until `sample`.
-    fn attention(&mut self, qkv: &Self::Tensor, geometry: &AttnGeometry, pool: &Self::KvPool, out: &mut Self::Tensor) -> Result<(), KernelError>;
+    fn attention(
+        &mut self,
+        qkv: &Self::Tensor,
+        geometry: &AttnGeometry,
+        pool: &Self::KvPool,
+        out: &mut Self::Tensor,
+    ) -> Result<(), KernelError>;
     /// out = act(gate) · up from packed `[gate | up]` rows.
     fn gated(&mut self, gate_up: &Self::Tensor, act: Activation, out: &mut Self::Tensor) -> Result<(), KernelError>;
     /// Narrows the step to the last row of each sequence that samples: `out` gets those rows of `x`, in order.

@@ -87,11 +87,7 @@ impl ScaleTable {
                 return Err(TableError::Negative { index, s: row.s });
             }
             if index > 0 && row.first_length <= rows[index - 1].first_length {
-                return Err(TableError::OutOfOrder {
-                    index,
-                    length: row.first_length,
-                    previous: rows[index - 1].first_length,
-                });
+                return Err(TableError::OutOfOrder { index, length: row.first_length, previous: rows[index - 1].first_length });
             }
         }
         Ok(Self { rows, max_len })
@@ -112,9 +108,7 @@ impl ScaleTable {
         if self.max_len.is_some_and(|max| kv_len > max as usize) {
             return None;
         }
-        self.rows
-            .partition_point(|row| row.first_length as usize <= kv_len)
-            .checked_sub(1)
+        self.rows.partition_point(|row| row.first_length as usize <= kv_len).checked_sub(1)
     }
 
     /// ln λ = ln(S / kv_len) in nats, or None where attention is exactly dense: no row, S = 0, or S ≥ kv_len.
@@ -167,9 +161,6 @@ mod tests {
     #[test]
     fn rows_out_of_order_name_the_row() {
         let rows = vec![(512, 1.0).into(), (512, 2.0).into()];
-        assert_eq!(
-            ScaleTable::new(rows, None),
-            Err(TableError::OutOfOrder { index: 1, length: 512, previous: 512 })
-        );
+        assert_eq!(ScaleTable::new(rows, None), Err(TableError::OutOfOrder { index: 1, length: 512, previous: 512 }));
     }
 }
