@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# What the scripts beside this file share. They source it; it runs nothing by itself.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${SKIPD_CACHE:-$root/.cache}
+target=${CARGO_TARGET_DIR:-$root/target}/release
+export cache target
+# A cargo installed by rustup is found even where the shell's start-up files were not read.
+PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+export PATH
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ -z "${CI:-}" ]; then
+    bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' green=$'\e[32m' plain=$'\e[0m'
+else
+    bold='' dim='' red='' green='' plain=''
+fi
+export bold dim red green plain
+
+say() { printf '%s\n' "$*"; }
+fail() {
+    printf '%s\n' "${red}$(basename "$0"): $*${plain}" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+# version_at_least HAVE WANT
+version_at_least() { [ "$(printf '%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+# now: seconds with a fraction, for differences only
+now() { date +%s.%N; }
+since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
