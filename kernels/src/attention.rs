@@ -1,6 +1,7 @@
 //! What an attention call takes and gives, the same for every implementation.
 
-use crate::pages::KvView;
+use crate::backend::KernelError;
+use crate::pages::{KvView, PAGE};
 
 /// Heads and scaling of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,9 +39,9 @@ pub struct AttnSeq<'a> {
     pub row: usize,
     /// Query rows of this call (decode: 1).
     pub q_len: usize,
-    /// Absolute position of the first query row; keys `0 .. q_start + q_len` are in the pages.
+    /// Absolute position of the first query row: row i sits at `q_start + i` and sees the keys up to its own position.
     pub q_start: usize,
-    /// Keys in the pages that may be attended (≥ q_start + q_len − 1 + 1; equal in practice).
+    /// Keys in the pages, at least `q_start + q_len` (equal in practice).
     pub kv_len: usize,
     /// Pages in order, `ceil(kv_len / 128)` of them.
     pub block_table: &'a [u32],
@@ -52,7 +53,7 @@ pub struct AttnSeq<'a> {
 pub struct AttnCall<'a> {
     /// Heads and scaling.
     pub geometry: AttnGeometry,
-    /// Queries: row r, head h at `r * q_stride + h * head_dim`, RoPE applied.
+    /// Queries in float32: row r, head h at `r * q_stride + h * head_dim`, RoPE applied.
     pub q: &'a [f32],
     /// Elements from one query row to the next (≥ heads · head_dim: QKV may be packed).
     pub q_stride: usize,
@@ -94,5 +95,70 @@ impl std::ops::AddAssign for SkipCounters {
         self.votes += other.votes;
         self.skipped += other.skipped;
         self.bytes_not_read += other.bytes_not_read;
+    }
+}
+
+impl AttnSeq<'_> {
+    /// ln λ of this sequence in a layer of `geometry`: windowed layers never skip.
+    pub fn threshold(&self, geometry: &AttnGeometry) -> Option<f32> {
+        self.ln_lambda.filter(|_| geometry.window.is_none())
+    }
+}
+
+impl AttnGeometry {
+    /// Query heads that share a KV head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+impl AttnCall<'_> {
+    /// Checks every shape, length and page number, so that kernels may index without doubt.
+    pub fn check(&self) -> Result<(), KernelError> {
+        let g = &self.geometry;
+        let invalid = |what: String| Err(KernelError::Invalid(format!("attention: {what}")));
+        if g.kv_heads == 0 || g.head_dim == 0 || g.heads == 0 || !g.heads.is_multiple_of(g.kv_heads) {
+            return invalid(format!("{} heads over {} KV heads of {}", g.heads, g.kv_heads, g.head_dim));
+        }
+        let layout = self.kv.layout;
+        if layout.kv_heads != g.kv_heads || layout.head_dim != g.head_dim {
+            return invalid(format!("pages of {} × {} for {} KV heads of {}", layout.kv_heads, layout.head_dim, g.kv_heads, g.head_dim));
+        }
+        let width = g.heads * g.head_dim;
+        if self.q_stride < width {
+            return invalid(format!("query stride {} below {width}", self.q_stride));
+        }
+        if self.kv.k.len() != self.kv.v.len() {
+            return invalid("K and V pools differ in size".into());
+        }
+        if self.counters.len() != self.seqs.len() || self.kept.as_ref().is_some_and(|kept| kept.len() != self.seqs.len()) {
+            return invalid(format!("{} sequences, {} counters", self.seqs.len(), self.counters.len()));
+        }
+        let pages = self.kv.k.len() / layout.page_len();
+        let mut rows: Vec<_> = self.seqs.iter().filter(|s| s.q_len > 0).map(|s| (s.row, s.q_len)).collect();
+        rows.sort_unstable();
+        if rows.windows(2).any(|w| w[0].0 + w[0].1 > w[1].0) {
+            return invalid("sequences share query rows".into());
+        }
+        let end = rows.last().map_or(0, |&(row, len)| row + len);
+        if end > 0 && self.q.len() < (end - 1) * self.q_stride + width {
+            return invalid(format!("{end} query rows in {} elements", self.q.len()));
+        }
+        if self.out.len() < end * width || self.lse.as_ref().is_some_and(|lse| lse.len() < end * g.heads) {
+            return invalid(format!("output too small for {end} rows"));
+        }
+        for seq in self.seqs {
+            if seq.q_start + seq.q_len > seq.kv_len {
+                return invalid(format!("rows {}..{} of {} keys", seq.q_start, seq.q_start + seq.q_len, seq.kv_len));
+            }
+            let needed = seq.kv_len.div_ceil(PAGE);
+            if seq.block_table.len() < needed || seq.block_table[..needed].iter().any(|&p| p as usize >= pages) {
+                return invalid(format!("{} pages listed for {} keys, {pages} in the pool", seq.block_table.len(), seq.kv_len));
+            }
+            if seq.ln_lambda.is_some_and(|l| l.is_nan()) {
+                return invalid("the threshold is not a number".into());
+            }
+        }
+        Ok(())
     }
 }

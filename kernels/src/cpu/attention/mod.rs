@@ -1,0 +1,16 @@
+//! Attention on the CPU as the backend calls it: threads over (sequence, KV head, query tile), arithmetic in float32.
+
+use super::pool::Pool;
+use super::reference;
+use crate::attention::{AttnCall, DEFAULT_VOTES};
+use crate::backend::KernelError;
+
+/// Attention of prompt chunks: any `q_len`, votes per 128×128 tile and head.
+pub fn prefill(call: &mut AttnCall<'_>, _pool: &Pool) -> Result<(), KernelError> {
+    reference::prefill(call, &DEFAULT_VOTES)
+}
+
+/// Attention of one query token a sequence: votes per run of 32 keys and KV head, against the true row maximum.
+pub fn decode(call: &mut AttnCall<'_>, _pool: &Pool) -> Result<(), KernelError> {
+    reference::decode(call, &DEFAULT_VOTES)
+}
