@@ -2,4 +2,5 @@
 //!
 //! [`handle`] is the seam to the service: everything that changes engine state travels as one message and is applied between steps.
 
+pub mod checkpoint;
 pub mod handle;
