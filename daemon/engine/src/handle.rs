@@ -119,6 +119,9 @@ pub enum SubmitError {
         /// Queue length.
         limit: u32,
     },
+    /// A request asks for at least one token.
+    #[error("max_tokens is 0: a request asks for at least one token")]
+    NoTokens,
     /// No new requests are taken.
     #[error("the engine is draining")]
     Draining,
@@ -132,7 +135,7 @@ pub enum SubmitError {
 pub struct TokenEvent {
     /// Id and log-probabilities.
     pub sampled: Sampled,
-    /// True for an end-of-sequence token (the last event of its request).
+    /// True for an end-of-sequence token that ends its request (the last event); never set under `ignore_eos`.
     pub is_eos: bool,
 }
 
@@ -154,6 +157,36 @@ pub enum FinishReason {
     Shutdown,
     /// The device failed.
     DeviceFault,
+    /// This request could not be computed (`detail` says why); the engine lives on.
+    Error,
+}
+
+impl FinishReason {
+    /// Every reason, for tables of counters.
+    pub const ALL: [FinishReason; 8] = [
+        FinishReason::Eos,
+        FinishReason::Length,
+        FinishReason::Cancelled,
+        FinishReason::Deadline,
+        FinishReason::SlowReader,
+        FinishReason::Shutdown,
+        FinishReason::DeviceFault,
+        FinishReason::Error,
+    ];
+
+    /// The name in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Eos => "eos",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => "cancelled",
+            FinishReason::Deadline => "deadline",
+            FinishReason::SlowReader => "slow_reader",
+            FinishReason::Shutdown => "shutdown",
+            FinishReason::DeviceFault => "device_fault",
+            FinishReason::Error => "error",
+        }
+    }
 }
 
 /// What a phase used and left out.
@@ -172,7 +205,7 @@ pub struct PhaseUsage {
 pub struct Usage {
     /// Prompt tokens.
     pub prompt_tokens: u32,
-    /// Tokens drawn and delivered.
+    /// Tokens drawn and put into the channel, the end-of-sequence token among them. Who cancels at a stop string counts those it took itself.
     pub completion_tokens: u32,
     /// Prompt tokens not recomputed.
     pub reused_tokens: u32,

@@ -3,4 +3,8 @@
 //! [`handle`] is the seam to the service: everything that changes engine state travels as one message and is applied between steps.
 
 pub mod checkpoint;
+pub mod engine;
 pub mod handle;
+pub mod stats;
+
+pub use engine::{Engine, EngineHandle, EngineOptions, EngineState};

@@ -1,0 +1,138 @@
+//! The engine: one thread that owns weights, pages and device, and the handle through which everything reaches it.
+//! A step is admit, pick, run, sample, emit, retire; messages are applied between steps, and the loop sleeps when there is nothing to do.
+
+mod control;
+mod options;
+mod run;
+
+pub use control::EngineHandle;
+pub use options::{CachePlan, CacheSize, EngineOptions, ModelInfo};
+
+use control::Shared;
+use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
+use skip_kernels::{BackendInfo, KernelError, ScaleTable};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Where an engine stands.
+#[derive(Clone, Debug)]
+pub enum EngineState {
+    /// Weights are being loaded; requests queue.
+    Loading {
+        /// 0 to 1.
+        progress: f32,
+    },
+    /// Takes and runs requests.
+    Ready,
+    /// Finishes what it has and takes no more.
+    Draining,
+    /// Ended by `shutdown`.
+    Stopped,
+    /// Ended by a fault; the process should end too.
+    Failed(Arc<EngineError>),
+}
+
+impl EngineState {
+    /// The name in status and on the bus.
+    pub fn name(&self) -> &'static str {
+        match self {
+            EngineState::Loading { .. } => "loading",
+            EngineState::Ready => "ready",
+            EngineState::Draining => "draining",
+            EngineState::Stopped => "stopped",
+            EngineState::Failed(_) => "failed",
+        }
+    }
+
+    /// True when nothing will ever run again.
+    pub fn is_final(&self) -> bool {
+        matches!(self, EngineState::Stopped | EngineState::Failed(_))
+    }
+}
+
+/// Why an engine ended by itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The model could not be loaded.
+    #[error("loading failed: {0}")]
+    Load(#[from] LoadError),
+    /// The device is gone.
+    #[error("device fault: {0}")]
+    Device(String),
+    /// A defect.
+    #[error("the engine panicked: {0}")]
+    Panic(String),
+}
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// No such device, or it refused the weights.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The checkpoint cannot be read or is not one this engine runs.
+    #[error("{0}")]
+    Checkpoint(String),
+    /// No thread for the engine.
+    #[error("no thread for the engine: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Starts engines.
+#[derive(Debug)]
+pub struct Engine;
+
+impl Engine {
+    /// Starts an engine over any model: `load` runs in the engine's thread, gets the cache's size, and reports progress from 0 to 1.
+    /// Returns at once; the state goes from loading to ready or failed.
+    pub fn start_with<M, L>(options: EngineOptions, info: ModelInfo, load: L) -> EngineHandle
+    where
+        M: StepModel + 'static,
+        L: FnOnce(&EngineOptions, &CachePlan, &mut dyn FnMut(f32)) -> Result<M, LoadError>
+            + Send
+            + 'static,
+    {
+        let cache = CachePlan::new(&options, &info);
+        let shared = Arc::new(Shared::new(
+            info,
+            cache,
+            options.queue_limit,
+            options.token_buffer,
+            options.tables.clone(),
+        ));
+        let (control, messages) = mpsc::unbounded_channel();
+        let handle = EngineHandle {
+            shared: shared.clone(),
+            control,
+        };
+        let thread = std::thread::Builder::new().name("engine".into());
+        let spawned = thread.spawn({
+            let shared = shared.clone();
+            move || run::run(&shared, messages, &options, load)
+        });
+        if let Err(error) = spawned {
+            shared.set_state(EngineState::Failed(Arc::new(
+                LoadError::Thread(error).into(),
+            )));
+        }
+        handle
+    }
+}
+
+/// What the loop needs of a model: the decoder over a backend, or a fake in tests.
+pub trait StepModel {
+    /// What runs it.
+    fn backend(&self) -> BackendInfo;
+    /// Puts a table in a slot, for sequences that start from now on.
+    fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError>;
+    /// Runs one step. `interrupted` is asked between layers; once it says true the step ends with [`KernelError::Aborted`] and has no effect
+    /// but on cache slots at and behind each sequence's `start`.
+    fn step(
+        &mut self,
+        seqs: &[SeqStep<'_>],
+        interrupted: &mut dyn FnMut() -> bool,
+        report: &mut StepReport,
+    ) -> Result<(), KernelError>;
+}

@@ -1,0 +1,155 @@
+//! What the engine tells about itself: one snapshot, published after every step and read without waiting for one.
+
+use crate::engine::EngineState;
+use crate::handle::{FinishReason, NamedTable, TableSet};
+use skip_kernels::attention::SkipCounters;
+use skip_kernels::{BackendInfo, Phase};
+use std::sync::Arc;
+
+/// Tables whose counters are kept; beyond it the oldest that is not in force is forgotten.
+const MAX_TABLES: usize = 64;
+
+/// Skips of one phase under one table, since the start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableSkips {
+    /// Phase.
+    pub phase: Phase,
+    /// The table.
+    pub table: Arc<NamedTable>,
+    /// Votes, skips and bytes, summed over layers, steps and requests.
+    pub counters: SkipCounters,
+}
+
+/// The engine at the end of its last step.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Loading, ready, draining, stopped or failed.
+    pub state: EngineState,
+    /// The backend, once it is there.
+    pub backend: Option<BackendInfo>,
+    /// Longest prompt + answer in tokens: the model's limit, or the cache's where that is smaller.
+    pub context: u32,
+    /// Requests that hold a slot (prefilling, decoding or paused).
+    pub running: u32,
+    /// Requests that wait for admission.
+    pub queued: u32,
+    /// Cache pages reserved by running requests.
+    pub pages_used: u32,
+    /// Cache pages in all, 128 tokens each.
+    pub pages_total: u32,
+    /// Bytes of the cache when every page is in use.
+    pub cache_bytes: u64,
+    /// Steps run.
+    pub steps: u64,
+    /// Prompt tokens computed.
+    pub prompt_tokens: u64,
+    /// Tokens drawn and delivered.
+    pub generated_tokens: u64,
+    /// Ended requests by reason, in the order of [`FinishReason::ALL`].
+    pub finished: [u64; FinishReason::ALL.len()],
+    /// Prefill votes over all tables.
+    pub prefill: SkipCounters,
+    /// Decode votes over all tables.
+    pub decode: SkipCounters,
+    /// The same by table.
+    pub by_table: Vec<TableSkips>,
+    /// The tables new requests start with.
+    pub tables: TableSet,
+    /// Prompt tokens a second in the last step that had any; 0 before.
+    pub prefill_speed: f64,
+    /// Tokens a second, over all requests, in the last step that decoded; 0 before.
+    pub decode_speed: f64,
+    /// Seconds spent in steps.
+    pub step_seconds: f64,
+    /// Of those, in attention, where the backend measures it.
+    pub attention_seconds: f64,
+}
+
+impl Status {
+    /// A new engine's.
+    pub(crate) fn new(context: u32, pages_total: u32, cache_bytes: u64, tables: TableSet) -> Self {
+        Self {
+            state: EngineState::Loading { progress: 0.0 },
+            backend: None,
+            context,
+            running: 0,
+            queued: 0,
+            pages_used: 0,
+            pages_total,
+            cache_bytes,
+            steps: 0,
+            prompt_tokens: 0,
+            generated_tokens: 0,
+            finished: [0; FinishReason::ALL.len()],
+            prefill: SkipCounters::default(),
+            decode: SkipCounters::default(),
+            by_table: Vec::new(),
+            tables,
+            prefill_speed: 0.0,
+            decode_speed: 0.0,
+            step_seconds: 0.0,
+            attention_seconds: 0.0,
+        }
+    }
+
+    /// Ended requests of one reason.
+    pub fn finished(&self, reason: FinishReason) -> u64 {
+        FinishReason::ALL
+            .iter()
+            .position(|r| *r == reason)
+            .map_or(0, |i| self.finished[i])
+    }
+
+    /// Votes of one phase over all tables.
+    pub fn phase(&self, phase: Phase) -> SkipCounters {
+        match phase {
+            Phase::Prefill => self.prefill,
+            Phase::Decode => self.decode,
+        }
+    }
+
+    pub(crate) fn count_finished(&mut self, reason: FinishReason) {
+        if let Some(i) = FinishReason::ALL.iter().position(|r| *r == reason) {
+            self.finished[i] += 1;
+        }
+    }
+
+    /// Adds a request's votes of a step.
+    pub(crate) fn count_votes(
+        &mut self,
+        phase: Phase,
+        table: Option<&Arc<NamedTable>>,
+        counters: SkipCounters,
+    ) {
+        if counters.votes == 0 {
+            return;
+        }
+        match phase {
+            Phase::Prefill => self.prefill += counters,
+            Phase::Decode => self.decode += counters,
+        }
+        let Some(table) = table else { return };
+        let same = |t: &TableSkips| {
+            t.phase == phase && (Arc::ptr_eq(&t.table, table) || t.table.hash == table.hash)
+        };
+        if let Some(entry) = self.by_table.iter_mut().find(|t| same(t)) {
+            entry.counters += counters;
+            return;
+        }
+        if self.by_table.len() == MAX_TABLES {
+            let tables = &self.tables;
+            let in_force = |t: &TableSkips| {
+                tables
+                    .phase(t.phase)
+                    .is_some_and(|now| now.hash == t.table.hash)
+            };
+            let oldest = self.by_table.iter().position(|t| !in_force(t)).unwrap_or(0);
+            self.by_table.remove(oldest);
+        }
+        self.by_table.push(TableSkips {
+            phase,
+            table: table.clone(),
+            counters,
+        });
+    }
+}
