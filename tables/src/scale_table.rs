@@ -1,6 +1,8 @@
 //! The rows of one table and the lookup every kernel's threshold comes from.
 
+use crate::Digest;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// One row: from `first_length` keys on, the scale is `s`; 0 makes the bin dense.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,6 +105,21 @@ impl ScaleTable {
         self.max_len
     }
 
+    /// The same rows with another calibrated range.
+    pub fn with_max_len(self, max_len: Option<u32>) -> Self {
+        Self { max_len, ..self }
+    }
+
+    /// The rows as a file holds them: `[[1024,833.6],…]`, S in the fewest digits that read back as the same float32.
+    pub fn to_json(&self) -> Value {
+        self.rows.iter().map(|row| Value::from(vec![Value::from(row.first_length), shortest(row.s)])).collect()
+    }
+
+    /// SHA-256 over [`Self::to_json`] without spaces: the rows alone, so a table keeps its digest however a file spells its numbers.
+    pub fn digest(&self) -> Digest {
+        Digest::of(self.to_json().to_string().as_bytes())
+    }
+
     /// Index of the row in force at `kv_len` keys (floor lookup), or None below the first or beyond the calibrated range.
     pub fn row_at(&self, kv_len: usize) -> Option<usize> {
         if self.max_len.is_some_and(|max| kv_len > max as usize) {
@@ -131,6 +148,12 @@ impl ScaleTable {
             })
             .min()
     }
+}
+
+/// A finite float32 as the JSON number with its fewest digits (the conversion to float64 alone would write 833.6 as 833.5999755859375).
+fn shortest(s: f32) -> Value {
+    let digits: f64 = s.to_string().parse().unwrap_or_else(|_| f64::from(s));
+    if digits.fract() == 0.0 && digits < 1e15 { Value::from(digits as u64) } else { Value::from(digits) }
 }
 
 #[cfg(test)]
