@@ -1,0 +1,172 @@
+//! A running skipd with a folder of its own, ready for requests.
+
+use crate::bus::Bus;
+use crate::http::{Http, Response};
+use crate::process::{Guarded, Output, binary, checkpoint, eventually, run};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How a daemon is started; the default is the plain one that most tests share.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A checkpoint other than SmolLM2.
+    pub model: Option<PathBuf>,
+    /// Further flags.
+    pub flags: Vec<String>,
+    /// Keep sockets, state and logs here instead of a new folder.
+    pub folder: Option<PathBuf>,
+}
+
+impl Options {
+    /// These options with further flags.
+    pub fn flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|&f| f.to_owned()));
+        self
+    }
+}
+
+/// skipd, and the bus it is on. Both end when this is dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Guarded,
+    bus: Option<Bus>,
+    folder: PathBuf,
+    ready_after: Duration,
+    // Removed last.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Daemon {
+    /// The daemon that tests which change nothing share.
+    ///
+    /// # Panics
+    /// It cannot be started; every test that needs it then fails with the reason.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Daemon> = OnceLock::new();
+        SHARED.get_or_init(|| match Self::start(Options::default()) {
+            Ok(daemon) => daemon,
+            Err(error) => panic!("the shared daemon: {error:?}"),
+        })
+    }
+
+    /// Starts a bus and a daemon, and waits until it is ready.
+    ///
+    /// # Errors
+    /// Something is missing or does not come up; the error holds the daemon's log.
+    pub fn start(options: Options) -> Result<Self> {
+        let temporary = tempfile::Builder::new().prefix("skipd").tempdir()?;
+        let folder = options.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
+        let bus = Bus::start(temporary.path())?;
+        let started = Instant::now();
+        let mut process = spawn(&options, &folder, &bus.address())?;
+        let http = Http::new(folder.join("skipd.sock"));
+        eventually(Duration::from_secs(60), "skipd is ready", || {
+            if let Some(status) = process.ended()? {
+                bail!("skipd ended with {status}:\n{}", log(&folder));
+            }
+            Ok(http.get("/ready").ok().filter(|answer| answer.status == 200))
+        })
+        .with_context(|| log(&folder))?;
+        Ok(Self { process, bus: Some(bus), folder, ready_after: started.elapsed(), _temporary: Some(temporary) })
+    }
+
+    /// Starts a daemon that is expected to give up, and returns its exit code and log.
+    ///
+    /// # Errors
+    /// It is still running after 20 seconds.
+    pub fn refused(options: Options, bus: &str) -> Result<(Option<i32>, String)> {
+        let temporary = tempfile::tempdir()?;
+        let folder = options.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
+        let mut process = spawn(&options, &folder, bus)?;
+        let status = process.wait(Duration::from_secs(20)).with_context(|| log(&folder))?;
+        Ok((status.code(), log(&folder)))
+    }
+
+    /// Time from the start of the process to the first 200 of `/ready`.
+    pub fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// HTTP on its socket.
+    pub fn http(&self) -> Http {
+        Http::new(self.socket())
+    }
+
+    /// Its socket's path.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("skipd.sock")
+    }
+
+    /// Its folder: socket, state and log.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Its bus.
+    pub fn bus(&self) -> &Bus {
+        // Only `into_parts`-style code could take it; nothing here does.
+        self.bus.as_ref().unwrap_or_else(|| unreachable!("the bus lives as long as the daemon"))
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Guarded {
+        &mut self.process
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        log(&self.folder)
+    }
+
+    /// `skipctl` on its socket.
+    ///
+    /// # Errors
+    /// skipctl is not built, or hangs.
+    pub fn skipctl(&self, args: &[&str]) -> Result<Output> {
+        run(Command::new(binary("skipctl")?).arg("--socket").arg(self.socket()).args(args))
+    }
+
+    /// A good request, to show that the daemon lives on.
+    ///
+    /// # Errors
+    /// It is not answered as it should.
+    pub fn assert_alive(&self) -> Result<Value> {
+        let answer = self.http().post("/v1/completions", r#"{"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}"#)?;
+        let answer = answer.expect(200).with_context(|| self.log())?;
+        anyhow::ensure!(answer["usage"]["completion_tokens"] == 4, "{answer}");
+        Ok(answer)
+    }
+
+    /// A number of `/metrics`, summed over its labels.
+    ///
+    /// # Errors
+    /// There is no such metric.
+    pub fn metric(&self, name: &str) -> Result<f64> {
+        let Response { body, .. } = self.http().get("/metrics")?;
+        let values = body.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let value = rest.strip_prefix(' ').or_else(|| rest.strip_prefix('{').and_then(|r| r.rsplit_once("} ")).map(|(_, v)| v))?;
+            value.trim().parse::<f64>().ok()
+        });
+        let values: Vec<f64> = values.collect();
+        anyhow::ensure!(!values.is_empty(), "no metric {name} in\n{body}");
+        Ok(values.iter().sum())
+    }
+}
+
+fn spawn(options: &Options, folder: &Path, bus: &str) -> Result<Guarded> {
+    let model = options.model.clone().map_or_else(checkpoint, Ok)?;
+    let path = |name: &str| folder.join(name).display().to_string();
+    let mut args: Vec<String> = ["--model", &model.display().to_string(), "--bus", bus].map(str::to_owned).to_vec();
+    args.extend(["--socket".into(), path("skipd.sock"), "--state-dir".into(), path("state"), "--tables".into(), path("tables.json")]);
+    args.extend(options.flags.iter().cloned());
+    Guarded::start(&binary("skipd")?, &args, &folder.join("skipd.log"))
+}
+
+fn log(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join("skipd.log")).unwrap_or_default()
+}

@@ -1,0 +1,160 @@
+//! HTTP on the socket by a foreign client: `curl --unix-socket`.
+
+use crate::process::run;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub struct Http {
+    socket: PathBuf,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// HTTP status.
+    pub status: u16,
+    /// Header lines, lower-case names.
+    pub headers: Vec<(String, String)>,
+    /// Body text.
+    pub body: String,
+}
+
+impl Http {
+    /// Requests to this socket.
+    pub fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// GET.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn get(&self, path: &str) -> Result<Response> {
+        self.curl(path, &[])
+    }
+
+    /// POST with a JSON body (as text, so that a test can send what is no JSON).
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn post(&self, path: &str, body: impl AsRef<[u8]>) -> Result<Response> {
+        self.send("POST", path, body.as_ref())
+    }
+
+    /// PUT.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn put(&self, path: &str, body: impl AsRef<[u8]>) -> Result<Response> {
+        self.send("PUT", path, body.as_ref())
+    }
+
+    fn send(&self, method: &str, path: &str, body: &[u8]) -> Result<Response> {
+        let mut file = tempfile::NamedTempFile::new()?;
+        file.write_all(body)?;
+        let data = format!("@{}", file.path().display());
+        self.curl(path, &["-X", method, "-H", "content-type: application/json", "--data-binary", &data])
+    }
+
+    fn curl(&self, path: &str, args: &[&str]) -> Result<Response> {
+        let url = format!("http://localhost{path}");
+        let output =
+            run(Command::new("curl").args(["-sS", "-i", "-N", "--max-time", "55", "--unix-socket"]).arg(&self.socket).args(args).arg(url))?
+                .ok()?;
+        // An interim answer (100 Continue, sent for large bodies) comes before the real one.
+        let mut rest = output.as_str();
+        loop {
+            let (head, body) = rest.split_once("\r\n\r\n").with_context(|| format!("no header end in {output:?}"))?;
+            let mut lines = head.lines();
+            let status: u16 = lines.next().and_then(|l| l.split(' ').nth(1)).context("a status line")?.parse()?;
+            if status == 100 {
+                rest = body;
+                continue;
+            }
+            let headers = lines.filter_map(|l| l.split_once(": ")).map(|(n, v)| (n.to_ascii_lowercase(), v.to_owned())).collect();
+            return Ok(Response { status, headers, body: body.to_owned() });
+        }
+    }
+
+    /// Begins a request and returns its answer as it comes, line by line; dropping it hangs up.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    pub fn open(&self, path: &str, body: &str) -> Result<Stream> {
+        let mut socket = UnixStream::connect(&self.socket)?;
+        socket.set_read_timeout(Some(Duration::from_secs(55)))?;
+        let length = body.len();
+        write!(
+            socket,
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )?;
+        Ok(Stream { lines: BufReader::new(socket) })
+    }
+}
+
+impl Response {
+    /// The body as JSON, where the status is as expected.
+    ///
+    /// # Errors
+    /// Another status, or no JSON.
+    pub fn expect(&self, status: u16) -> Result<Value> {
+        ensure!(self.status == status, "{} instead of {status}: {}", self.status, self.body);
+        serde_json::from_str(&self.body).with_context(|| self.body.clone())
+    }
+
+    /// A header's value.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+
+    /// The JSON of each server-sent event; the closing `[DONE]` must be there and is left out.
+    ///
+    /// # Errors
+    /// Another status than 200, no `[DONE]`, or an event that is no JSON.
+    pub fn events(&self) -> Result<Vec<Value>> {
+        ensure!(self.status == 200, "{}: {}", self.status, self.body);
+        let mut data: Vec<&str> = self.body.lines().filter_map(|l| l.strip_prefix("data: ")).collect();
+        ensure!(data.pop() == Some("[DONE]"), "no [DONE] at the end of {}", self.body);
+        data.into_iter().map(|d| serde_json::from_str(d).with_context(|| d.to_owned())).collect()
+    }
+}
+
+/// A streamed answer that is being read.
+#[derive(Debug)]
+pub struct Stream {
+    lines: BufReader<UnixStream>,
+}
+
+impl Stream {
+    /// The next server-sent event; None at `[DONE]` or the end.
+    ///
+    /// # Errors
+    /// The connection broke, or an event is no JSON.
+    pub fn event(&mut self) -> Result<Option<Value>> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.lines.read_line(&mut line)? == 0 || line.trim_end() == "data: [DONE]" {
+                return Ok(None);
+            }
+            if let Some(data) = line.strip_prefix("data: ") {
+                return Ok(Some(serde_json::from_str(data)?));
+            }
+        }
+    }
+
+    /// All that is left.
+    ///
+    /// # Errors
+    /// As [`Stream::event`].
+    pub fn rest(mut self) -> Result<Vec<Value>> {
+        std::iter::from_fn(|| self.event().transpose()).collect()
+    }
+}
