@@ -3,6 +3,7 @@
 //! [`handle`] is the seam to the service: everything that changes engine state travels as one message and is applied between steps.
 
 pub mod checkpoint;
+pub mod decoder;
 pub mod engine;
 pub mod handle;
 pub mod stats;

@@ -2,9 +2,7 @@
 
 use super::options::{CachePlan, ModelInfo};
 use super::{EngineError, EngineState};
-use crate::handle::{
-    CancelGuard, Generation, Message, Request, RequestId, Submission, SubmitError, TableSet,
-};
+use crate::handle::{CancelGuard, Generation, Message, Request, RequestId, Submission, SubmitError, TableSet};
 use crate::stats::Status;
 use skip_kernels::PAGE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -27,13 +25,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(
-        info: ModelInfo,
-        cache: CachePlan,
-        queue_limit: u32,
-        token_buffer: usize,
-        tables: TableSet,
-    ) -> Self {
+    pub(super) fn new(info: ModelInfo, cache: CachePlan, queue_limit: u32, token_buffer: usize, tables: TableSet) -> Self {
         Self {
             status: Mutex::new(Status::new(cache.context, cache.pages, cache.bytes, tables)),
             info,
@@ -77,38 +69,18 @@ impl EngineHandle {
         let limit = shared.queue_limit;
         shared
             .waiting
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
-                (n < limit).then_some(n + 1)
-            })
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < limit).then_some(n + 1))
             .map_err(|_| SubmitError::Busy { limit })?;
         let id = RequestId(shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (tokens_in, tokens) = mpsc::channel(shared.token_buffer);
         let (finished_in, finished) = oneshot::channel();
-        let submission = Submission {
-            id,
-            request,
-            at: Instant::now(),
-            tokens: tokens_in,
-            finished: finished_in,
-        };
-        if self
-            .control
-            .send(Message::Submit(Box::new(submission)))
-            .is_err()
-        {
+        let submission = Submission { id, request, at: Instant::now(), tokens: tokens_in, finished: finished_in };
+        if self.control.send(Message::Submit(Box::new(submission))).is_err() {
             shared.waiting.fetch_sub(1, Ordering::AcqRel);
             return Err(self.stopped_error());
         }
-        let guard = CancelGuard {
-            id,
-            control: Some(self.control.clone()),
-        };
-        Ok(Generation {
-            id,
-            tokens,
-            finished,
-            guard,
-        })
+        let guard = CancelGuard { id, control: Some(self.control.clone()) };
+        Ok(Generation { id, tokens, finished, guard })
     }
 
     fn check(&self, request: &Request) -> Result<(), SubmitError> {
@@ -123,10 +95,7 @@ impl EngineHandle {
             return Err(SubmitError::NoTokens);
         }
         if let Some(&id) = request.prompt.iter().find(|id| **id >= info.vocabulary) {
-            return Err(SubmitError::BadToken {
-                id,
-                vocabulary: info.vocabulary,
-            });
+            return Err(SubmitError::BadToken { id, vocabulary: info.vocabulary });
         }
         let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let total = u64::from(prompt) + u64::from(request.max_tokens);
@@ -134,16 +103,9 @@ impl EngineHandle {
         if total > u64::from(cache.context) {
             let needed = total.div_ceil(PAGE as u64);
             if total <= model_context && needed > u64::from(cache.pages) {
-                return Err(SubmitError::CacheTooSmall {
-                    needed: needed as u32,
-                    total: cache.pages,
-                });
+                return Err(SubmitError::CacheTooSmall { needed: needed as u32, total: cache.pages });
             }
-            return Err(SubmitError::ContextOverflow {
-                prompt,
-                max_tokens: request.max_tokens,
-                context: cache.context,
-            });
+            return Err(SubmitError::ContextOverflow { prompt, max_tokens: request.max_tokens, context: cache.context });
         }
         Ok(())
     }
@@ -191,9 +153,7 @@ impl EngineHandle {
     /// Waits until the model is loaded.
     pub async fn ready(&self) -> Result<(), Arc<EngineError>> {
         let mut state = self.watch();
-        let state = state
-            .wait_for(|s| !matches!(s, EngineState::Loading { .. }))
-            .await;
+        let state = state.wait_for(|s| !matches!(s, EngineState::Loading { .. })).await;
         match state.as_deref() {
             Ok(EngineState::Failed(error)) => Err(error.clone()),
             _ => Ok(()),
@@ -217,12 +177,7 @@ impl EngineHandle {
 
     /// A snapshot of the counters after the last step.
     pub fn status(&self) -> Status {
-        let mut status = self
-            .shared
-            .status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let mut status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         status.state = self.state();
         status.queued = self.shared.waiting.load(Ordering::Acquire);
         status
@@ -231,8 +186,6 @@ impl EngineHandle {
 
 impl std::fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EngineHandle")
-            .field("state", &*self.shared.state.borrow())
-            .finish_non_exhaustive()
+        f.debug_struct("EngineHandle").field("state", &*self.shared.state.borrow()).finish_non_exhaustive()
     }
 }

@@ -8,9 +8,11 @@ mod run;
 pub use control::EngineHandle;
 pub use options::{CachePlan, CacheSize, EngineOptions, ModelInfo};
 
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::decoder::{Decoder, DecoderLimits};
 use control::Shared;
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
-use skip_kernels::{BackendInfo, KernelError, ScaleTable};
+use skip_kernels::{Backend, BackendInfo, KernelError, ScaleTable};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -72,9 +74,9 @@ pub enum LoadError {
     /// No such device, or it refused the weights.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The checkpoint cannot be read or is not one this engine runs.
-    #[error("{0}")]
-    Checkpoint(String),
+    /// The checkpoint cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// No thread for the engine.
     #[error("no thread for the engine: {0}")]
     Thread(std::io::Error),
@@ -85,37 +87,37 @@ pub enum LoadError {
 pub struct Engine;
 
 impl Engine {
+    /// Starts an engine that loads `checkpoint` onto the backend `backend` makes (in the engine's thread). `name` is the model's in status.
+    pub fn start<B, F>(options: EngineOptions, name: impl Into<String>, checkpoint: Arc<Checkpoint>, backend: F) -> EngineHandle
+    where
+        B: Backend,
+        F: FnOnce() -> Result<B, KernelError> + Send + 'static,
+    {
+        let info = ModelInfo::of(&checkpoint, name);
+        Self::start_with(options, info, move |options, cache, progress| {
+            let limits = DecoderLimits::new(options, cache);
+            Decoder::load(backend()?, &checkpoint, &limits, progress)
+        })
+    }
+
     /// Starts an engine over any model: `load` runs in the engine's thread, gets the cache's size, and reports progress from 0 to 1.
     /// Returns at once; the state goes from loading to ready or failed.
     pub fn start_with<M, L>(options: EngineOptions, info: ModelInfo, load: L) -> EngineHandle
     where
         M: StepModel + 'static,
-        L: FnOnce(&EngineOptions, &CachePlan, &mut dyn FnMut(f32)) -> Result<M, LoadError>
-            + Send
-            + 'static,
+        L: FnOnce(&EngineOptions, &CachePlan, &mut dyn FnMut(f32)) -> Result<M, LoadError> + Send + 'static,
     {
         let cache = CachePlan::new(&options, &info);
-        let shared = Arc::new(Shared::new(
-            info,
-            cache,
-            options.queue_limit,
-            options.token_buffer,
-            options.tables.clone(),
-        ));
+        let shared = Arc::new(Shared::new(info, cache, options.queue_limit, options.token_buffer, options.tables.clone()));
         let (control, messages) = mpsc::unbounded_channel();
-        let handle = EngineHandle {
-            shared: shared.clone(),
-            control,
-        };
+        let handle = EngineHandle { shared: shared.clone(), control };
         let thread = std::thread::Builder::new().name("engine".into());
         let spawned = thread.spawn({
             let shared = shared.clone();
             move || run::run(&shared, messages, &options, load)
         });
         if let Err(error) = spawned {
-            shared.set_state(EngineState::Failed(Arc::new(
-                LoadError::Thread(error).into(),
-            )));
+            shared.set_state(EngineState::Failed(Arc::new(LoadError::Thread(error).into())));
         }
         handle
     }
@@ -129,10 +131,5 @@ pub trait StepModel {
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError>;
     /// Runs one step. `interrupted` is asked between layers; once it says true the step ends with [`KernelError::Aborted`] and has no effect
     /// but on cache slots at and behind each sequence's `start`.
-    fn step(
-        &mut self,
-        seqs: &[SeqStep<'_>],
-        interrupted: &mut dyn FnMut() -> bool,
-        report: &mut StepReport,
-    ) -> Result<(), KernelError>;
+    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError>;
 }

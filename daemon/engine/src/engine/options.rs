@@ -57,9 +57,7 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// The longest prefill chunk of a step, in tokens.
     pub fn max_chunk(&self) -> usize {
-        self.chunk
-            .map_or(1024, |chunk| chunk.max(1))
-            .next_multiple_of(PAGE)
+        self.chunk.map_or(1024, |chunk| chunk.max(1)).next_multiple_of(PAGE)
     }
 }
 
@@ -92,10 +90,7 @@ pub struct CachePlan {
 impl CachePlan {
     /// Sizes the cache; at least one page.
     pub fn new(options: &EngineOptions, info: &ModelInfo) -> Self {
-        let wanted = options
-            .context
-            .map_or(info.context, |cap| cap.min(info.context))
-            .max(1);
+        let wanted = options.context.map_or(info.context, |cap| cap.min(info.context)).max(1);
         let page_bytes = info.kv_bytes_per_token.max(1) * PAGE as u64;
         let pages = match options.cache {
             CacheSize::Tokens(tokens) => u64::from(tokens).div_ceil(PAGE as u64),
@@ -106,11 +101,7 @@ impl CachePlan {
             }
         };
         let pages = pages.clamp(1, u64::from(u32::MAX / PAGE as u32)) as u32;
-        Self {
-            pages,
-            context: wanted.min(pages * PAGE as u32),
-            bytes: u64::from(pages) * page_bytes,
-        }
+        Self { pages, context: wanted.min(pages * PAGE as u32), bytes: u64::from(pages) * page_bytes }
     }
 }
 
@@ -127,47 +118,24 @@ mod tests {
     use super::*;
 
     fn info() -> ModelInfo {
-        ModelInfo {
-            name: "m".into(),
-            context: 8192,
-            vocabulary: 10,
-            eos: vec![0],
-            kv_bytes_per_token: 1000,
-        }
+        ModelInfo { name: "m".into(), context: 8192, vocabulary: 10, eos: vec![0], kv_bytes_per_token: 1000 }
     }
 
     #[test]
     fn cache_of_tokens_rounds_up_to_pages_and_caps_the_context() {
-        let options = EngineOptions {
-            cache: CacheSize::Tokens(1000),
-            ..EngineOptions::default()
-        };
-        assert_eq!(
-            CachePlan::new(&options, &info()),
-            CachePlan {
-                pages: 8,
-                context: 1024,
-                bytes: 8 * 128_000
-            }
-        );
+        let options = EngineOptions { cache: CacheSize::Tokens(1000), ..EngineOptions::default() };
+        assert_eq!(CachePlan::new(&options, &info()), CachePlan { pages: 8, context: 1024, bytes: 8 * 128_000 });
     }
 
     #[test]
     fn cache_of_bytes_never_exceeds_them() {
-        let options = EngineOptions {
-            cache: CacheSize::Bytes(1_000_000),
-            ..EngineOptions::default()
-        };
+        let options = EngineOptions { cache: CacheSize::Bytes(1_000_000), ..EngineOptions::default() };
         assert_eq!(CachePlan::new(&options, &info()).pages, 7);
     }
 
     #[test]
     fn context_option_caps_the_model() {
-        let options = EngineOptions {
-            cache: CacheSize::Tokens(100_000),
-            context: Some(4096),
-            ..EngineOptions::default()
-        };
+        let options = EngineOptions { cache: CacheSize::Tokens(100_000), context: Some(4096), ..EngineOptions::default() };
         assert_eq!(CachePlan::new(&options, &info()).context, 4096);
     }
 }

@@ -7,17 +7,11 @@ use crate::handle::{FinishReason, Finished, Message, Usage};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-pub(super) fn run<M: StepModel, L>(
-    shared: &Arc<Shared>,
-    mut messages: mpsc::UnboundedReceiver<Message>,
-    options: &EngineOptions,
-    load: L,
-) where
+pub(super) fn run<M: StepModel, L>(shared: &Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>, options: &EngineOptions, load: L)
+where
     L: FnOnce(&EngineOptions, &CachePlan, &mut dyn FnMut(f32)) -> Result<M, LoadError>,
 {
-    let loaded = load(options, &shared.cache, &mut |progress| {
-        shared.set_state(EngineState::Loading { progress })
-    });
+    let loaded = load(options, &shared.cache, &mut |progress| shared.set_state(EngineState::Loading { progress }));
     match loaded {
         Ok(_) => shared.set_state(EngineState::Ready),
         Err(error) => shared.set_state(EngineState::Failed(Arc::new(error.into()))),
@@ -25,11 +19,7 @@ pub(super) fn run<M: StepModel, L>(
     while let Some(message) = messages.blocking_recv() {
         match message {
             Message::Submit(submission) => {
-                let finished = Finished {
-                    reason: FinishReason::Error,
-                    detail: None,
-                    usage: Usage::default(),
-                };
+                let finished = Finished { reason: FinishReason::Error, detail: None, usage: Usage::default() };
                 // A caller that went away needs no answer.
                 let _ = submission.finished.send(finished);
             }

@@ -1,0 +1,119 @@
+//! The decoder, written once over a backend's operators: embedding, layers of attention and gated MLP, head.
+//! It knows nothing of requests: a step is whatever sequences it is given.
+
+mod load;
+
+pub use load::DecoderLimits;
+
+use crate::engine::StepModel;
+use skip_kernels::attention::AttnGeometry;
+use skip_kernels::backend::{Activation, QkvStore, SeqStep, StepReport, TableSlot};
+use skip_kernels::{Backend, BackendInfo, KernelError, ScaleTable};
+
+/// A loaded model on one device.
+pub struct Decoder<B: Backend> {
+    backend: B,
+    geometry: AttnGeometry,
+    activation: Activation,
+    eps: f32,
+    embedding: B::Matrix,
+    /// None: tied to the embedding.
+    head: Option<B::Matrix>,
+    final_norm: B::Vector,
+    rope: B::RopeTable,
+    layers: Vec<Layer<B>>,
+    scratch: Scratch<B>,
+}
+
+struct Layer<B: Backend> {
+    input_norm: B::Vector,
+    /// Packed `[q | k | v]`.
+    qkv: B::Matrix,
+    qkv_bias: Option<B::Vector>,
+    o: B::Matrix,
+    mlp_norm: B::Vector,
+    /// Packed `[gate | up]`.
+    gate_up: B::Matrix,
+    down: B::Matrix,
+    pool: B::KvPool,
+}
+
+/// Activations of a step, as many rows as a step may have; the `tail` ones hold only rows that sample.
+struct Scratch<B: Backend> {
+    /// The residual stream.
+    x: B::Tensor,
+    normed: B::Tensor,
+    qkv: B::Tensor,
+    attended: B::Tensor,
+    gate_up: B::Tensor,
+    gated: B::Tensor,
+    delta: B::Tensor,
+    tail_x: B::Tensor,
+    tail_attended: B::Tensor,
+}
+
+impl<B: Backend> Decoder<B> {
+    /// The backend, for what tests and tools ask of it.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    fn layers(&mut self, samples: bool, interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
+        let Self { backend, geometry, activation, eps, embedding, final_norm, rope, layers, scratch, .. } = self;
+        let s = scratch;
+        let Some(first) = layers.first() else {
+            return Err(KernelError::Invalid("a decoder without layers".into()));
+        };
+        backend.embed(embedding, 1.0, &mut s.x)?;
+        backend.rms_norm(&s.x, &first.input_norm, *eps, &mut s.normed)?;
+        let count = layers.len();
+        for i in 0..count {
+            if interrupted() {
+                return Err(KernelError::Aborted);
+            }
+            let (done, rest) = layers.split_at_mut(i + 1);
+            let layer = &mut done[i];
+            backend.matmul(&s.normed, &layer.qkv, &mut s.qkv)?;
+            let store = QkvStore { geometry: *geometry, bias: layer.qkv_bias.as_ref(), qk_norm: None, rope };
+            backend.qkv_store(&mut s.qkv, &store, &mut layer.pool)?;
+            backend.attention(&s.qkv, geometry, &layer.pool, &mut s.attended)?;
+            // What follows the last attention only matters for rows that sample.
+            let last = rest.is_empty();
+            if last && !samples {
+                return Ok(());
+            }
+            let (x, attended) = if last {
+                backend.last_rows(&s.x, &mut s.tail_x)?;
+                backend.last_rows(&s.attended, &mut s.tail_attended)?;
+                (&mut s.tail_x, &s.tail_attended)
+            } else {
+                (&mut s.x, &s.attended)
+            };
+            backend.matmul(attended, &layer.o, &mut s.delta)?;
+            backend.add_rms_norm(x, &s.delta, &layer.mlp_norm, *eps, &mut s.normed)?;
+            backend.matmul(&s.normed, &layer.gate_up, &mut s.gate_up)?;
+            backend.gated(&s.gate_up, *activation, &mut s.gated)?;
+            backend.matmul(&s.gated, &layer.down, &mut s.delta)?;
+            let next_norm = rest.first().map_or(&*final_norm, |next| &next.input_norm);
+            backend.add_rms_norm(x, &s.delta, next_norm, *eps, &mut s.normed)?;
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> StepModel for Decoder<B> {
+    fn backend(&self) -> BackendInfo {
+        self.backend.info()
+    }
+
+    fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError> {
+        self.backend.set_table(slot, table)
+    }
+
+    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
+        self.backend.begin_step(seqs)?;
+        self.layers(seqs.iter().any(|seq| seq.sample.is_some()), interrupted)?;
+        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        self.backend.sample(&self.scratch.normed, head, report)
+    }
+}
