@@ -1,0 +1,37 @@
+//! Every message of socket and bus as a type, with no I/O: what the daemon reads and writes, clients write and read.
+//! The field documentation here is the protocol's reference; the protocol page is made from it.
+
+pub mod completion;
+pub mod error;
+pub mod event;
+mod fields;
+pub mod finish;
+pub mod names;
+pub mod options;
+pub mod prompt;
+pub mod request;
+pub mod status;
+pub mod tables;
+pub mod unsupported;
+pub mod usage;
+
+pub use completion::{
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Completion,
+    CompletionChoice, Delta, LogprobEntry, ModelCard, ModelList, TextLogprobs, TopLogprob,
+};
+pub use error::{Error, ErrorBody, ErrorKind};
+pub use event::{RequestHandle, StreamEvent};
+pub use finish::FinishReason;
+pub use options::{GenerationOptions, Priority, RequestTables, SkipdOptions, StreamOptions};
+pub use prompt::{ChatMessage, Content, Prompt, Stop};
+pub use request::{ChatRequest, CompletionRequest};
+pub use skip_tables::Phase;
+pub use status::{
+    Availability, AvailabilityState, BackendStatus, CacheStatus, ModelStatus, QueueStatus, Ready,
+    Shares, State, Status, TableNames, TokenizeRequest, TokenizeResponse,
+};
+pub use tables::{
+    DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier,
+    TierList,
+};
+pub use usage::{DecodeUsage, PrefillUsage, SkipdUsage, Timings, Usage};

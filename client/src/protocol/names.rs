@@ -1,0 +1,56 @@
+//! Names that both ends must spell alike: bus name, object, interfaces, routes, environment.
+
+/// Well-known bus name.
+pub const BUS_NAME: &str = "org.skipd.Skipd1";
+/// Object path of all interfaces but `.Request`.
+pub const OBJECT_PATH: &str = "/org/skipd/Skipd1";
+/// Requests live under this path: `<this>/<sender>/<handle_token>`.
+pub const REQUEST_PATH_PREFIX: &str = "/org/skipd/Skipd1/request";
+/// Generation and the daemon's state.
+pub const MANAGER_INTERFACE: &str = "org.skipd.Skipd1.Manager";
+/// Scale tables.
+pub const TABLES_INTERFACE: &str = "org.skipd.Skipd1.Tables";
+/// One running request.
+pub const REQUEST_INTERFACE: &str = "org.skipd.Skipd1.Request";
+
+/// Environment variable that names the socket.
+pub const SOCKET_ENV: &str = "SKIPD_SOCKET";
+/// Where the socket is on a device.
+pub const SYSTEM_SOCKET: &str = "/run/skipd/skipd.sock";
+/// The socket's name under `$XDG_RUNTIME_DIR` in a private run.
+pub const USER_SOCKET: &str = "skipd.sock";
+
+/// The model name that always means the loaded one.
+pub const DEFAULT_MODEL: &str = "default";
+
+/// POST: chat completions.
+pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
+/// POST: text completions.
+pub const COMPLETIONS: &str = "/v1/completions";
+/// GET: the model list.
+pub const MODELS: &str = "/v1/models";
+/// GET: 200 while the process lives.
+pub const HEALTH: &str = "/health";
+/// GET: 200, or 503 with state and progress.
+pub const READY: &str = "/ready";
+/// GET: Prometheus text.
+pub const METRICS: &str = "/metrics";
+/// GET: [`Status`](super::Status).
+pub const STATUS: &str = "/skipd/v1/status";
+/// GET: [`TableShow`](super::TableShow); with `/{phase}` GET [`PhaseTable`](super::PhaseTable), PUT [`SetTable`](super::SetTable).
+pub const TABLES: &str = "/skipd/v1/tables";
+/// POST: keep the pending tables; answers [`TableShow`](super::TableShow).
+pub const TABLES_CONFIRM: &str = "/skipd/v1/tables/confirm";
+/// POST: go back to the tables before the pending ones; answers [`TableShow`](super::TableShow).
+pub const TABLES_REVERT: &str = "/skipd/v1/tables/revert";
+/// POST: read all table files again; answers [`TableShow`](super::TableShow).
+pub const TABLES_RELOAD: &str = "/skipd/v1/tables/reload";
+/// GET: [`TierList`](super::TierList).
+pub const TIERS: &str = "/skipd/v1/tiers";
+/// POST: refuse new requests, finish the rest; answers when idle.
+pub const DRAIN: &str = "/skipd/v1/drain";
+/// POST: [`TokenizeRequest`](super::TokenizeRequest) → [`TokenizeResponse`](super::TokenizeResponse).
+pub const TOKENIZE: &str = "/skipd/v1/tokenize";
+
+/// Response header that names fields which were read but not acted on.
+pub const IGNORED_HEADER: &str = "x-skipd-ignored";

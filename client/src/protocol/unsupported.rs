@@ -1,0 +1,115 @@
+//! Fields that OpenAI (or vLLM) defines and skipd does not do: refused where they would change the output, else named and ignored.
+
+use super::error::{Error, ErrorKind};
+use serde_json::{Map, Value};
+
+/// Fields that would change the output. A value that asks for nothing (zero, false, empty, `auto`, type `text`) is let through.
+pub const CHANGES_OUTPUT: &[&str] = &[
+    "audio",
+    "bad_words",
+    "best_of",
+    "chat_template",
+    "chat_template_kwargs",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "grammar",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "length_penalty",
+    "logit_bias",
+    "min_tokens",
+    "modalities",
+    "prediction",
+    "presence_penalty",
+    "reasoning_effort",
+    "repetition_penalty",
+    "response_format",
+    "stop_token_ids",
+    "structured_outputs",
+    "suffix",
+    "tool_choice",
+    "tools",
+    "truncate_prompt_tokens",
+    "typical_p",
+    "use_beam_search",
+    "verbosity",
+    "web_search_options",
+];
+
+/// Refuses unknown fields that would change the output; returns the names of the others, for [`super::names::IGNORED_HEADER`].
+pub fn check(unknown: &Map<String, Value>) -> Result<Vec<String>, Error> {
+    let mut ignored = Vec::new();
+    for (name, value) in unknown {
+        if !CHANGES_OUTPUT.contains(&name.as_str()) {
+            ignored.push(name.clone());
+        } else if !asks_for_nothing(name, value) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("`{name}` is not supported and would change the output"),
+            )
+            .at(name));
+        }
+    }
+    Ok(ignored)
+}
+
+/// Whether a value is the default that many clients send along.
+fn asks_for_nothing(name: &str, value: &Value) -> bool {
+    match (name, value) {
+        ("repetition_penalty" | "length_penalty" | "best_of" | "typical_p", value) => {
+            value.as_f64() == Some(1.0)
+        }
+        ("tool_choice" | "function_call", Value::String(choice)) => {
+            choice == "auto" || choice == "none"
+        }
+        ("response_format", Value::Object(format)) => {
+            format.get("type").and_then(Value::as_str) == Some("text")
+        }
+        ("modalities", Value::Array(kinds)) => kinds.iter().all(|kind| kind == "text"),
+        (_, Value::Null | Value::Bool(false)) => true,
+        (_, Value::Number(number)) => number.as_f64() == Some(0.0),
+        (_, Value::String(text)) => text.is_empty(),
+        (_, Value::Array(items)) => items.is_empty(),
+        (_, Value::Object(fields)) => fields.is_empty(),
+        (_, Value::Bool(true)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn verdict(value: Value) -> Result<Vec<String>, Error> {
+        check(value.as_object().unwrap())
+    }
+
+    #[test]
+    fn what_changes_the_output_is_refused_by_name() {
+        for field in [
+            json!({"presence_penalty": 0.1}),
+            json!({"tools": [{}]}),
+            json!({"tool_choice": "required"}),
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"best_of": 2}),
+            json!({"logit_bias": {"5": 1}}),
+        ] {
+            let error = verdict(field.clone()).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unsupported);
+            assert_eq!(
+                error.param.as_ref(),
+                field.as_object().unwrap().keys().next()
+            );
+        }
+    }
+
+    #[test]
+    fn defaults_pass_and_the_rest_is_named() {
+        let harmless = json!({"presence_penalty": 0, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "best_of": 1,
+            "store": true, "metadata": {}});
+        assert_eq!(verdict(harmless).unwrap(), ["store", "metadata"]);
+    }
+}
