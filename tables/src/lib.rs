@@ -1,17 +1,25 @@
 //! Scale tables: which threshold an attention kernel uses at which length, where a table came from, and which one is in force.
 //! A table is rows `[first_length, S]`; at a sequence of L keys λ = S / L, and a tile is skipped when its scores lie more than −ln λ nats under the running maximum.
 
+mod admit;
 mod digest;
 mod file;
 mod json;
+mod per_phase;
 mod record;
+mod resolve;
+mod retarget;
 mod scale_table;
 mod tier;
 
+pub use admit::{Notice, Refusal, Target, admit};
 pub use digest::{Digest, DigestError};
 pub use file::{Deployed, Document, FileError, MAX_TIERS, PhaseTables, TableFile};
 pub use json::{JsonError, MAX_BYTES};
+pub use per_phase::PerPhase;
 pub use record::{Calibration, Geometry, Maximum, Unreached, Voting};
+pub use resolve::{Decision, Origin, Selection, Setting, Source, Sources, check, is_reached, resolve};
+pub use retarget::{NothingPending, Retarget, ToPersist, Trial};
 pub use scale_table::{Row, ScaleTable, TableError};
 pub use tier::{Tier, TierError};
 

@@ -116,6 +116,11 @@ pub struct Calibration {
 }
 
 impl Calibration {
+    /// The largest share recorded for a tier that was not reached, in any bin.
+    pub fn best_share(&self, tier: Tier) -> Option<f64> {
+        self.unreached.iter().filter(|u| u.tier == tier).map(|u| u.share).max_by(f64::total_cmp)
+    }
+
     /// The share reached where `tier` is recorded as unreached in every bin.
     pub fn never_reached(&self, tier: Tier) -> Option<f64> {
         self.unreached.iter().find(|u| u.tier == tier && u.first_length.is_none()).map(|u| u.share)
