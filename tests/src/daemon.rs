@@ -1,7 +1,7 @@
 //! A running skipd with a folder of its own, ready for requests.
 
 use crate::bus::Bus;
-use crate::http::{Http, Response};
+use crate::http::Http;
 use crate::process::{Guarded, Output, binary, checkpoint, eventually, run};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -33,7 +33,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Daemon {
     process: Guarded,
-    bus: Option<Bus>,
+    bus: Bus,
     folder: PathBuf,
     ready_after: Duration,
     // Removed last.
@@ -71,7 +71,7 @@ impl Daemon {
             Ok(http.get("/ready").ok().filter(|answer| answer.status == 200))
         })
         .with_context(|| log(&folder))?;
-        Ok(Self { process, bus: Some(bus), folder, ready_after: started.elapsed(), _temporary: Some(temporary) })
+        Ok(Self { process, bus, folder, ready_after: started.elapsed(), _temporary: Some(temporary) })
     }
 
     /// Starts a daemon that is expected to give up, and returns its exit code and log.
@@ -108,13 +108,17 @@ impl Daemon {
 
     /// Its bus.
     pub fn bus(&self) -> &Bus {
-        // Only `into_parts`-style code could take it; nothing here does.
-        self.bus.as_ref().unwrap_or_else(|| unreachable!("the bus lives as long as the daemon"))
+        &self.bus
     }
 
     /// Its process.
     pub fn process(&mut self) -> &mut Guarded {
         &mut self.process
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// What it logged so far.
@@ -139,22 +143,6 @@ impl Daemon {
         let answer = answer.expect(200).with_context(|| self.log())?;
         anyhow::ensure!(answer["usage"]["completion_tokens"] == 4, "{answer}");
         Ok(answer)
-    }
-
-    /// A number of `/metrics`, summed over its labels.
-    ///
-    /// # Errors
-    /// There is no such metric.
-    pub fn metric(&self, name: &str) -> Result<f64> {
-        let Response { body, .. } = self.http().get("/metrics")?;
-        let values = body.lines().filter_map(|line| {
-            let rest = line.strip_prefix(name)?;
-            let value = rest.strip_prefix(' ').or_else(|| rest.strip_prefix('{').and_then(|r| r.rsplit_once("} ")).map(|(_, v)| v))?;
-            value.trim().parse::<f64>().ok()
-        });
-        let values: Vec<f64> = values.collect();
-        anyhow::ensure!(!values.is_empty(), "no metric {name} in\n{body}");
-        Ok(values.iter().sum())
     }
 }
 

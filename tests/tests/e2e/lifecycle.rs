@@ -1,0 +1,202 @@
+//! Starting, failing to start, and ending: bad checkpoints, a taken socket, no bus, signals under load.
+
+use crate::completion;
+use serde_json::{Value, json};
+use skip_tests::process::{checkpoint, eventually};
+use skip_tests::{Daemon, Options};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const TEXT: &str = "/v1/completions";
+
+/// A copy of the checkpoint in `folder`, by links, to be spoilt.
+fn copy(folder: &Path) {
+    for file in fs::read_dir(checkpoint().unwrap()).unwrap() {
+        let file = file.unwrap();
+        symlink(file.path(), folder.join(file.file_name())).unwrap();
+    }
+}
+
+/// Replaces a file of the copy.
+fn replace(folder: &Path, name: &str, bytes: &[u8]) {
+    fs::remove_file(folder.join(name)).unwrap();
+    fs::write(folder.join(name), bytes).unwrap();
+}
+
+/// A start with this checkpoint must fail, quickly, with all of `words` in the log.
+fn refused(folder: &Path, words: &[&str]) {
+    let (code, log) = Daemon::refused(Options { model: Some(folder.to_owned()), ..Options::default() }, "none").unwrap();
+    assert!(code.is_some_and(|c| c != 0 && c < 128), "exit {code:?}\n{log}");
+    assert!(!log.contains("panicked"), "{log}");
+    for word in words {
+        assert!(log.contains(word), "{word:?} is not in\n{log}");
+    }
+}
+
+#[test]
+fn a_truncated_checkpoint_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path());
+    let whole = fs::read(folder.path().join("model.safetensors")).unwrap();
+    replace(folder.path(), "model.safetensors", &whole[..whole.len() / 2]);
+    refused(folder.path(), &["model.safetensors"]);
+    replace(folder.path(), "model.safetensors", &whole[..5]);
+    refused(folder.path(), &["model.safetensors"]);
+    let mut garbled = whole;
+    garbled[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    replace(folder.path(), "model.safetensors", &garbled);
+    refused(folder.path(), &["model.safetensors"]);
+}
+
+#[test]
+fn a_checkpoint_whose_shapes_do_not_fit_is_refused() {
+    let config: Value = serde_json::from_slice(&fs::read(checkpoint().unwrap().join("config.json")).unwrap()).unwrap();
+    for (key, value, word) in [
+        ("intermediate_size", json!(1535), "mlp"),
+        ("num_hidden_layers", json!(31), "layers.30"),
+        ("vocab_size", json!(49151), "embed"),
+        ("num_key_value_heads", json!(2), "num_key_value_heads"),
+        ("num_attention_heads", json!(0), "num_attention_heads"),
+        ("hidden_size", json!("wide"), "hidden_size"),
+        ("model_type", json!("mamba"), "mamba"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        copy(folder.path());
+        let mut spoilt = config.clone();
+        spoilt[key] = value;
+        if key == "model_type" {
+            spoilt["architectures"] = json!(["MambaForCausalLM"]);
+        }
+        replace(folder.path(), "config.json", spoilt.to_string().as_bytes());
+        refused(folder.path(), &[word]);
+    }
+}
+
+#[test]
+fn a_missing_or_broken_file_is_named() {
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let folder = tempfile::tempdir().unwrap();
+        copy(folder.path());
+        fs::remove_file(folder.path().join(name)).unwrap();
+        refused(folder.path(), &[name]);
+    }
+    for name in ["config.json", "tokenizer.json"] {
+        let folder = tempfile::tempdir().unwrap();
+        copy(folder.path());
+        replace(folder.path(), name, b"{\"");
+        refused(folder.path(), &[name]);
+    }
+    refused(Path::new("/nonexistent"), &["/nonexistent"]);
+}
+
+#[test]
+fn a_checkpoint_with_rows_out_of_order_is_served_dense_or_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path());
+    let mut config: Value = serde_json::from_slice(&fs::read(checkpoint().unwrap().join("config.json")).unwrap()).unwrap();
+    config["skip_softmax_prefill_scale_table"] = json!([[2048, 5.0], [1024, 6.0]]);
+    replace(folder.path(), "config.json", config.to_string().as_bytes());
+    refused(folder.path(), &["skip_softmax_prefill_scale_table"]);
+}
+
+#[test]
+fn a_taken_socket_is_left_to_its_owner() {
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let folder = daemon.folder().to_owned();
+    let log_of_the_first = fs::read_to_string(folder.join("skipd.log")).unwrap_or_default();
+    let (code, log) = Daemon::refused(Options { folder: Some(folder), ..Options::default() }, "none").unwrap();
+    assert!(code.is_some_and(|c| c != 0), "{code:?}");
+    assert!(log.contains("skipd.sock"), "{log}\n{log_of_the_first}");
+    daemon.assert_alive().unwrap();
+}
+
+#[test]
+fn a_stale_socket_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(folder.path().join("skipd.sock")).unwrap());
+    Daemon::start(Options { folder: Some(folder.path().to_owned()), ..Options::default() }).unwrap().assert_alive().unwrap();
+}
+
+#[test]
+fn an_absent_bus_is_an_error_that_names_it() {
+    let (code, log) = Daemon::refused(Options::default(), "unix:path=/nonexistent/bus").unwrap();
+    assert!(code.is_some_and(|c| c != 0 && c < 128), "{code:?}");
+    assert!(log.contains("/nonexistent/bus") && !log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn a_bus_that_dies_leaves_the_socket_or_ends_the_daemon_cleanly() {
+    let mut daemon = Daemon::start(Options::default()).unwrap();
+    daemon.bus().kill().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    match daemon.process().ended().unwrap() {
+        None => drop(daemon.assert_alive().unwrap()),
+        Some(status) => assert!(status.code().is_some_and(|c| c < 128), "{status}\n{}", daemon.log()),
+    }
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
+fn a_bad_flag_is_refused_with_its_name() {
+    for (flag, value) in [("--kv", "fp3"), ("--threads", "0"), ("--backend", "cuda"), ("--bus", "nowhere")] {
+        let (code, log) = Daemon::refused(Options::default().flags(&[flag, value]), "none").unwrap();
+        assert!(code.is_some_and(|c| c != 0 && c < 128) && log.contains(flag), "{flag} {value}: {code:?}\n{log}");
+    }
+}
+
+#[test]
+fn a_signal_under_load_ends_every_stream_and_the_process() {
+    let mut daemon = Daemon::start(Options::default().flags(&["--drain-seconds", "0.5"])).unwrap();
+    let body =
+        json!({"prompt": "Hello", "max_tokens": 4000, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}})
+            .to_string();
+    let mut streams: Vec<_> = (0..4).map(|_| daemon.http().open(TEXT, &body).unwrap()).collect();
+    for stream in &mut streams {
+        stream.event().unwrap().expect("a first piece before the signal");
+    }
+    let told = Instant::now();
+    daemon.process().signal("TERM").unwrap();
+    for stream in streams {
+        let events = stream.rest().unwrap();
+        let reasons: Vec<_> = events.iter().map(|e| &e["choices"][0]["finish_reason"]).filter(|r| !r.is_null()).collect();
+        assert_eq!(reasons, ["shutdown"], "exactly one end, and it says why");
+    }
+    let status = daemon.process().wait(Duration::from_secs(10)).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", daemon.log());
+    assert!(told.elapsed() < Duration::from_secs(8), "it took {:?}", told.elapsed());
+    assert!(!daemon.socket().exists(), "the socket is removed");
+}
+
+#[test]
+fn a_drained_daemon_finishes_what_runs_and_refuses_the_rest() {
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let http = daemon.http();
+    let mut stream = http
+        .open(
+            TEXT,
+            &json!({"prompt": "Hello", "max_tokens": 60, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}})
+                .to_string(),
+        )
+        .unwrap();
+    stream.event().unwrap().expect("a first piece");
+    let drained = std::thread::spawn({
+        let http = http.clone();
+        move || http.post("/skipd/v1/drain", "").unwrap().status
+    });
+    eventually(Duration::from_secs(5), "it drains", || Ok((http.get("/ready")?.status == 503).then_some(()))).unwrap();
+    let refused = http.post(TEXT, completion("a", 1).to_string()).unwrap().expect(503).unwrap();
+    assert_eq!(refused["error"]["code"], "draining");
+    let last = stream.rest().unwrap().pop().unwrap();
+    assert_eq!(last["usage"]["completion_tokens"], 60, "what ran was finished");
+    assert_eq!(drained.join().unwrap(), 200);
+}
+
+#[test]
+fn it_is_ready_soon_after_it_starts() {
+    // Twice: the first start may have to read the checkpoint from disk. The best of two, as other tests run beside this one.
+    let best = (0..2).map(|_| Daemon::start(Options::default()).unwrap().ready_after()).min().unwrap();
+    println!("ready after {best:?}");
+    assert!(best < Duration::from_millis(if std::env::var_os("CI").is_some() { 4500 } else { 3000 }), "{best:?}");
+}

@@ -1,0 +1,172 @@
+//! Several at once, clients that vanish, full queues, and many requests in a row.
+
+use crate::{completion, prose, text};
+use serde_json::{Value, json};
+use skip_tests::process::eventually;
+use skip_tests::{Daemon, Http, Options};
+use std::time::{Duration, Instant};
+
+const TEXT: &str = "/v1/completions";
+
+fn cache(http: &Http) -> (u64, u64) {
+    let status = http.get("/skipd/v1/status").unwrap().expect(200).unwrap();
+    (status["cache"]["free"].as_u64().unwrap(), status["cache"]["pages"].as_u64().unwrap())
+}
+
+/// Waits until no page is reserved: every request has been retired.
+fn all_free(http: &Http) {
+    eventually(Duration::from_secs(10), "every page is free", || {
+        let (free, pages) = cache(http);
+        Ok((free == pages).then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn requests_together_answer_as_each_alone() {
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let http = daemon.http();
+    // Different lengths, one of them skipping, so that batches are ragged and mixed.
+    let prompts = [prose(40), "The capital of France is".to_owned(), prose(1200), "def fibonacci(n):".to_owned()];
+    let body = |i: usize| {
+        let mut body = completion(&prompts[i], 24);
+        if i == 2 {
+            body["skipd"] = json!({"tables": {"prefill": "30%", "decode": "75%"}});
+        }
+        body.to_string()
+    };
+    let ask = |i: usize| http.post(TEXT, body(i)).unwrap().expect(200).unwrap();
+    let alone: Vec<Value> = (0..prompts.len()).map(ask).collect();
+    let together: Vec<Value> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..prompts.len()).map(|i| scope.spawn(move || ask(i))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    for (a, b) in alone.iter().zip(&together) {
+        assert_eq!(text(a), text(b));
+        for phase in ["prefill", "decode"] {
+            let counts =
+                |answer: &Value| (answer["usage"]["skipd"][phase]["votes"].clone(), answer["usage"]["skipd"][phase]["skipped"].clone());
+            assert_eq!(counts(a), counts(b), "votes depend on nothing but the request");
+        }
+    }
+    assert!(crate::votes(&alone[2], "prefill").1 > 0 && crate::votes(&alone[2], "decode").1 > 0);
+}
+
+#[test]
+fn a_client_that_vanishes_frees_its_pages() {
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let http = daemon.http();
+    all_free(&http);
+    let body = json!({"prompt": "Hello", "max_tokens": 8000, "ignore_eos": true, "stream": true}).to_string();
+    let mut mid_decode = http.open(TEXT, &body).unwrap();
+    mid_decode.event().unwrap().expect("a first piece");
+    let (free, pages) = cache(&http);
+    assert!(free < pages, "pages are reserved while it runs");
+    drop(mid_decode);
+    all_free(&http);
+
+    let mid_prefill = http.open(TEXT, &json!({"prompt": prose(4000), "max_tokens": 100}).to_string()).unwrap();
+    eventually(Duration::from_secs(5), "it is admitted", || Ok((cache(&http).0 < pages).then_some(()))).unwrap();
+    drop(mid_prefill);
+    all_free(&http);
+
+    drop(http.open(TEXT, &body[..body.len() - 10]).unwrap()); // half a body
+    daemon.assert_alive().unwrap();
+}
+
+#[test]
+fn a_deadline_ends_a_request_with_its_reason() {
+    let http = Daemon::shared().http();
+    let mut body =
+        json!({"prompt": "Hello", "max_tokens": 8000, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}});
+    body["skipd"] = json!({"deadline_ms": 700});
+    let start = Instant::now();
+    let events = http.open(TEXT, &body.to_string()).unwrap().rest().unwrap();
+    let reasons: Vec<_> = events.iter().map(|e| &e["choices"][0]["finish_reason"]).filter(|r| !r.is_null()).collect();
+    assert_eq!(reasons, ["deadline"]);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    Daemon::shared().assert_alive().unwrap();
+}
+
+#[test]
+fn what_does_not_fit_waits_and_what_never_fits_is_refused() {
+    let daemon = Daemon::start(Options::default().flags(&["--kv-tokens", "1024", "--queue", "2"])).unwrap();
+    let http = daemon.http();
+    let refused = http.post(TEXT, json!({"prompt": vec![504; 1000], "max_tokens": 500}).to_string()).unwrap();
+    assert!(
+        refused.status == 400 && (refused.body.contains("cache_too_small") || refused.body.contains("context_length_exceeded")),
+        "{refused:?}"
+    );
+
+    let body = |tokens: u32| json!({"prompt": "Hello", "max_tokens": tokens, "ignore_eos": true, "stream": true}).to_string();
+    let mut first = http.open(TEXT, &body(900)).unwrap();
+    first.event().unwrap().expect("a first piece");
+    let waiting: Vec<_> = (0..2).map(|_| http.open(TEXT, &body(200)).unwrap()).collect();
+    let queued = |http: &Http| http.get("/skipd/v1/status").unwrap().expect(200).unwrap()["queue"]["waiting"].as_u64().unwrap();
+    eventually(Duration::from_secs(5), "two wait", || Ok((queued(&http) == 2).then_some(()))).unwrap();
+    let busy = http.post(TEXT, completion("Hello", 200).to_string()).unwrap();
+    assert_eq!(busy.expect(429).unwrap()["error"]["code"], "busy");
+    assert!(busy.header("retry-after").is_some_and(|v| v.parse::<u32>().is_ok()), "{:?}", busy.headers);
+    drop(first);
+    for mut stream in waiting {
+        stream.event().unwrap().expect("its turn comes");
+    }
+    all_free(&http);
+}
+
+#[test]
+fn a_soak_of_mixed_requests_leaves_nothing_behind() {
+    let seconds = std::env::var("SKIP_SOAK_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let http = daemon.http();
+    let resident = |pid: u32| -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let pid = daemon.pid();
+    let expected = text(&http.post(TEXT, completion("The capital of France is", 8).to_string()).unwrap().expect(200).unwrap()).to_owned();
+    http.post(TEXT, completion(&prose(1000), 4).to_string()).unwrap().expect(200).unwrap();
+    let before = resident(pid);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let rounds: u32 = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|client| {
+                let (http, expected) = (http.clone(), &expected);
+                scope.spawn(move || {
+                    let mut rounds = 0;
+                    while Instant::now() < end {
+                        match (client + rounds) % 4 {
+                            0 => drop(
+                                http.open(TEXT, &json!({"prompt": prose(300), "max_tokens": 500, "stream": true}).to_string())
+                                    .unwrap()
+                                    .event(),
+                            ),
+                            1 => assert_eq!(http.post(TEXT, r#"{"prompt": 3}"#).unwrap().status, 400),
+                            2 => drop(
+                                http.put(
+                                    "/skipd/v1/tables/prefill",
+                                    if rounds % 2 == 0 { r#"{"selector": "30%"}"# } else { r#"{"selector": "none"}"# },
+                                )
+                                .unwrap()
+                                .expect(200)
+                                .unwrap(),
+                            ),
+                            _ => assert_eq!(
+                                text(&http.post(TEXT, completion("The capital of France is", 8).to_string()).unwrap().expect(200).unwrap()),
+                                expected
+                            ),
+                        }
+                        rounds += 1;
+                    }
+                    rounds
+                })
+            })
+            .collect();
+        clients.into_iter().map(|c| c.join().unwrap()).sum()
+    });
+    assert!(rounds >= 8, "{rounds} rounds");
+    all_free(&http);
+    let after = resident(pid);
+    assert!(after < before + 64 * 1024, "anonymous memory grew from {before} to {after} KiB in {rounds} rounds");
+    println!("{rounds} rounds, anonymous memory {before} to {after} KiB");
+}
