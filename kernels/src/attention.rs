@@ -148,8 +148,8 @@ impl AttnCall<'_> {
             return invalid(format!("output too small for {end} rows"));
         }
         for seq in self.seqs {
-            if seq.q_start + seq.q_len > seq.kv_len {
-                return invalid(format!("rows {}..{} of {} keys", seq.q_start, seq.q_start + seq.q_len, seq.kv_len));
+            if seq.q_start > seq.kv_len || seq.q_len > seq.kv_len - seq.q_start {
+                return invalid(format!("{} rows from {} on, {} keys", seq.q_len, seq.q_start, seq.kv_len));
             }
             let needed = seq.kv_len.div_ceil(PAGE);
             if seq.block_table.len() < needed || seq.block_table[..needed].iter().any(|&p| p as usize >= pages) {

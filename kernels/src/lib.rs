@@ -5,8 +5,10 @@
 pub mod attention;
 pub mod backend;
 pub mod cpu;
+pub mod nvfp4;
 pub mod pages;
 pub mod sampling;
+pub mod select;
 
 pub use backend::{Backend, BackendInfo, KernelError};
 pub use pages::{KvFormat, PAGE};

@@ -61,6 +61,35 @@ pub fn decode(call: &mut AttnCall<'_>, votes: &VoteGeometry) -> Result<(), Kerne
     Ok(())
 }
 
+/// Softmax numerator of the skipped tiles or runs over all of it, relative to each row's true maximum, from the votes that `prefill` or
+/// `decode` reported for sequence `index` of the call.
+pub fn mass_share(call: &AttnCall<'_>, index: usize, kept: &[u8], votes: &VoteGeometry, decode: bool) -> f64 {
+    let (seq, geometry) = (call.seqs[index], call.geometry);
+    let (rows, keys) = if decode { (1, votes.run) } else { (votes.rows, votes.keys) };
+    let (first, columns) = (seq.q_start / rows, seq.kv_len.div_ceil(keys));
+    let lines = if seq.q_len == 0 { 0 } else { (seq.q_start + seq.q_len - 1) / rows - first + 1 };
+    let (mut skipped, mut all) = (0.0, 0.0);
+    for head in 0..geometry.heads {
+        let voter = if decode { head / geometry.group() } else { head };
+        let cache = Keys::new(&call.kv, &seq, head / geometry.group());
+        for row in 0..seq.q_len {
+            let sees = visible(seq.q_start + row, geometry.window);
+            let q = query(call, seq.row + row, head);
+            let scores: Vec<f64> = sees.clone().map(|key| cache.score(q, key, geometry.scale)).collect();
+            let top = scores.iter().copied().fold(NEG, f64::max);
+            let line = (voter * lines + (seq.q_start + row) / rows - first) * columns;
+            for (key, s) in sees.zip(scores) {
+                let p = (s - top).exp();
+                all += p;
+                if kept[line + key / keys] == 0 {
+                    skipped += p;
+                }
+            }
+        }
+    }
+    skipped / f64::max(all, 1e-300)
+}
+
 fn tally(kept: &[u8]) -> SkipCounters {
     SkipCounters {
         votes: kept.iter().filter(|&&k| k != 2).count() as u64,
@@ -133,10 +162,8 @@ fn decode_group(call: &mut AttnCall<'_>, seq: &AttnSeq<'_>, kv_head: usize, run:
     let cache = Keys::new(&call.kv, seq, kv_head);
     let sees = visible(seq.q_start, geometry.window);
     let heads = kv_head * group..(kv_head + 1) * group;
-    let scores: Vec<Vec<f64>> = heads
-        .clone()
-        .map(|head| sees.clone().map(|key| cache.score(query(call, seq.row, head), key, geometry.scale)).collect())
-        .collect();
+    let scores: Vec<Vec<f64>> =
+        heads.clone().map(|head| sees.clone().map(|key| cache.score(query(call, seq.row, head), key, geometry.scale)).collect()).collect();
     let max = |s: &[f64]| s.iter().copied().fold(NEG, f64::max);
     let top: Vec<f64> = scores.iter().map(|s| max(s)).collect();
     let ln_lambda = seq.threshold(&geometry).map_or(NEG, f64::from);
