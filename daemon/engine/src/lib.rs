@@ -4,6 +4,7 @@
 
 pub mod checkpoint;
 pub mod decoder;
+pub mod detokenize;
 pub mod engine;
 pub mod handle;
 pub mod stats;
