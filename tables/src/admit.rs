@@ -171,7 +171,13 @@ impl fmt::Display for Notice {
 pub fn admit(phase: Phase, record: Option<&Calibration>, target: &Target, force: bool) -> Result<Vec<Notice>, Refusal> {
     let used = target.geometry[phase];
     let mut notices = Vec::new();
-    let mut refuse = |refusal: Refusal| if force { Ok(notices.push(Notice::Forced(refusal))) } else { Err(refusal) };
+    let mut refuse = |refusal: Refusal| {
+        if !force {
+            return Err(refusal);
+        }
+        notices.push(Notice::Forced(refusal));
+        Ok(())
+    };
     match record {
         None => {
             let assumed = Geometry::reference(phase);

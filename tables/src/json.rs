@@ -30,7 +30,10 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, JsonError> {
 
 /// Parses a document. Python writes NaN, Infinity and -Infinity, which are no JSON: they are read as strings, so that the field which holds
 /// one is named by whoever reads it, and other fields do not suffer.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
+///
+/// # Errors
+/// [`JsonError`].
+pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     let text = text(bytes)?;
     serde_json::from_str(text).or_else(|error| {
         let quoted = quote_non_finite(text);

@@ -2,7 +2,11 @@
 //! A table is rows `[first_length, S]`; at a sequence of L keys λ = S / L, and a tile is skipped when its scores lie more than −ln λ nats under the running maximum.
 
 mod admit;
+mod atomic;
 mod digest;
+mod drift;
+mod edit;
+mod export;
 mod file;
 mod json;
 mod per_phase;
@@ -13,9 +17,13 @@ mod scale_table;
 mod tier;
 
 pub use admit::{Notice, Refusal, Target, admit};
+pub use atomic::{backup_path, replace_file};
 pub use digest::{Digest, DigestError};
+pub use drift::{Alarm, Drift, DriftRules};
+pub use edit::{EditError, set_keys};
+pub use export::{ExportError, Exported, Override, export};
 pub use file::{Deployed, Document, FileError, MAX_TIERS, PhaseTables, TableFile};
-pub use json::{JsonError, MAX_BYTES};
+pub use json::{JsonError, MAX_BYTES, parse as parse_json};
 pub use per_phase::PerPhase;
 pub use record::{Calibration, Geometry, Maximum, Unreached, Voting};
 pub use resolve::{Decision, Origin, Selection, Setting, Source, Sources, check, is_reached, resolve};
