@@ -96,44 +96,22 @@ impl ErrorKind {
 
     /// The one table all interfaces are derived from.
     const fn mapping(self) -> Mapping {
-        const fn m(
-            dbus: &'static str,
-            status: u16,
-            openai_type: &'static str,
-            code: &'static str,
-            exit: u8,
-        ) -> Mapping {
-            Mapping {
-                dbus,
-                status,
-                openai_type,
-                code,
-                exit,
-            }
+        const fn m(dbus: &'static str, status: u16, openai_type: &'static str, code: &'static str, exit: u8) -> Mapping {
+            Mapping { dbus, status, openai_type, code, exit }
         }
         const REQUEST: &str = "invalid_request_error";
         const SERVER: &str = "server_error";
         match self {
             ErrorKind::InvalidRequest => m("InvalidRequest", 400, REQUEST, "invalid_request", 4),
             ErrorKind::Unsupported => m("Unsupported", 400, REQUEST, "unsupported_parameter", 4),
-            ErrorKind::ContextOverflow => m(
-                "ContextOverflow",
-                400,
-                REQUEST,
-                "context_length_exceeded",
-                4,
-            ),
+            ErrorKind::ContextOverflow => m("ContextOverflow", 400, REQUEST, "context_length_exceeded", 4),
             ErrorKind::CacheTooSmall => m("CacheTooSmall", 400, REQUEST, "cache_too_small", 4),
             ErrorKind::TooLarge => m("TooLarge", 413, REQUEST, "request_too_large", 4),
             ErrorKind::NotFound => m("NotFound", 404, REQUEST, "not_found", 4),
-            ErrorKind::MethodNotAllowed => {
-                m("MethodNotAllowed", 405, REQUEST, "method_not_allowed", 4)
-            }
+            ErrorKind::MethodNotAllowed => m("MethodNotAllowed", 405, REQUEST, "method_not_allowed", 4),
             ErrorKind::TableRefused => m("TableRefused", 409, REQUEST, "table_refused", 5),
             ErrorKind::NothingPending => m("NothingPending", 409, REQUEST, "nothing_pending", 5),
-            ErrorKind::AccessDenied => {
-                m("AccessDenied", 403, "permission_error", "access_denied", 6)
-            }
+            ErrorKind::AccessDenied => m("AccessDenied", 403, "permission_error", "access_denied", 6),
             ErrorKind::Busy => m("Busy", 429, "rate_limit_error", "busy", 7),
             ErrorKind::NotReady => m("NotReady", 503, SERVER, "not_ready", 7),
             ErrorKind::Draining => m("Draining", 503, SERVER, "draining", 7),
@@ -157,22 +135,14 @@ impl ErrorKind {
     /// The kind of a D-Bus error name; the bus daemon's own refusals and absences are understood too.
     pub fn from_dbus_name(name: &str) -> Option<Self> {
         if let Some(short) = name.strip_prefix(DBUS_ERROR_PREFIX) {
-            return Self::ALL
-                .into_iter()
-                .find(|kind| kind.mapping().dbus == short);
+            return Self::ALL.into_iter().find(|kind| kind.mapping().dbus == short);
         }
         match name.strip_prefix("org.freedesktop.DBus.Error.")? {
-            "AccessDenied" | "AuthFailed" | "InteractiveAuthorizationRequired" => {
-                Some(ErrorKind::AccessDenied)
-            }
-            "ServiceUnknown" | "NameHasNoOwner" | "NoServer" | "FileNotFound" => {
-                Some(ErrorKind::Unreachable)
-            }
+            "AccessDenied" | "AuthFailed" | "InteractiveAuthorizationRequired" => Some(ErrorKind::AccessDenied),
+            "ServiceUnknown" | "NameHasNoOwner" | "NoServer" | "FileNotFound" => Some(ErrorKind::Unreachable),
             "Disconnected" | "NoReply" => Some(ErrorKind::Disconnected),
             "InvalidArgs" | "InvalidSignature" => Some(ErrorKind::InvalidRequest),
-            "UnknownMethod" | "UnknownObject" | "UnknownInterface" | "UnknownProperty" => {
-                Some(ErrorKind::NotFound)
-            }
+            "UnknownMethod" | "UnknownObject" | "UnknownInterface" | "UnknownProperty" => Some(ErrorKind::NotFound),
             _ => None,
         }
     }
@@ -247,20 +217,12 @@ impl fmt::Display for Error {
 impl Error {
     /// An error without a field.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            param: None,
-            details: Map::new(),
-        }
+        Self { kind, message: message.into(), param: None, details: Map::new() }
     }
 
     /// A field is wrong.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            param: Some(param.into()),
-            ..Self::new(ErrorKind::InvalidRequest, message)
-        }
+        Self { param: Some(param.into()), ..Self::new(ErrorKind::InvalidRequest, message) }
     }
 
     /// Adds a number or name for programs.
@@ -342,10 +304,7 @@ impl Serialize for Error {
 
 impl<'de> Deserialize<'de> for Error {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(ErrorBody {
-            error: ErrorObject::deserialize(deserializer)?,
-        }
-        .into_error(500))
+        Ok(ErrorBody { error: ErrorObject::deserialize(deserializer)? }.into_error(500))
     }
 }
 
@@ -376,8 +335,7 @@ mod tests {
 
     #[test]
     fn a_foreign_body_takes_its_kind_from_the_status() {
-        let body: ErrorBody =
-            serde_json::from_str(r#"{"error":{"message":"no","type":"x"}}"#).unwrap();
+        let body: ErrorBody = serde_json::from_str(r#"{"error":{"message":"no","type":"x"}}"#).unwrap();
         assert_eq!(body.into_error(429).kind, ErrorKind::Busy);
     }
 }

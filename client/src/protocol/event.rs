@@ -46,15 +46,8 @@ mod tests {
     #[test]
     fn events_are_single_lines_that_come_back() {
         for event in [
-            StreamEvent::Text {
-                text: "a\nb".into(),
-                logprobs: vec![],
-            },
-            StreamEvent::Finished {
-                reason: FinishReason::Stop,
-                usage: Usage::default(),
-                error: None,
-            },
+            StreamEvent::Text { text: "a\nb".into(), logprobs: vec![] },
+            StreamEvent::Finished { reason: FinishReason::Stop, usage: Usage::default(), error: None },
             StreamEvent::Finished {
                 reason: FinishReason::Deadline,
                 usage: Usage::default(),

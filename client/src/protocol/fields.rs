@@ -16,16 +16,13 @@ impl Fields {
     pub(super) fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Error> {
         match self.0.shift_remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => serde_json::from_value(value)
-                .map(Some)
-                .map_err(|error| Error::invalid(name, error.to_string())),
+            Some(value) => serde_json::from_value(value).map(Some).map_err(|error| Error::invalid(name, error.to_string())),
         }
     }
 
     /// A field that must be there.
     pub(super) fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Error> {
-        self.optional(name)?
-            .ok_or_else(|| Error::invalid(name, "is required"))
+        self.optional(name)?.ok_or_else(|| Error::invalid(name, "is required"))
     }
 
     /// What no field was taken from; nulls say nothing and are dropped.
@@ -39,13 +36,7 @@ impl Fields {
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Error> {
     match serde_json::from_slice(body) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Error::new(
-            super::ErrorKind::InvalidRequest,
-            "the body must be a JSON object",
-        )),
-        Err(error) => Err(Error::new(
-            super::ErrorKind::InvalidRequest,
-            format!("the body is not JSON: {error}"),
-        )),
+        Ok(_) => Err(Error::new(super::ErrorKind::InvalidRequest, "the body must be a JSON object")),
+        Err(error) => Err(Error::new(super::ErrorKind::InvalidRequest, format!("the body is not JSON: {error}"))),
     }
 }

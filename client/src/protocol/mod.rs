@@ -16,8 +16,8 @@ pub mod unsupported;
 pub mod usage;
 
 pub use completion::{
-    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Completion,
-    CompletionChoice, Delta, LogprobEntry, ModelCard, ModelList, TextLogprobs, TopLogprob,
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Completion, CompletionChoice, Delta, LogprobEntry, ModelCard,
+    ModelList, TextLogprobs, TopLogprob,
 };
 pub use error::{Error, ErrorBody, ErrorKind};
 pub use event::{RequestHandle, StreamEvent};
@@ -27,11 +27,8 @@ pub use prompt::{ChatMessage, Content, Prompt, Stop};
 pub use request::{ChatRequest, CompletionRequest};
 pub use skip_tables::Phase;
 pub use status::{
-    Availability, AvailabilityState, BackendStatus, CacheStatus, ModelStatus, QueueStatus, Ready,
-    Shares, State, Status, TableNames, TokenizeRequest, TokenizeResponse,
+    Availability, AvailabilityState, BackendStatus, CacheStatus, ModelStatus, QueueStatus, Ready, Shares, State, Status, TableNames,
+    TokenizeRequest, TokenizeResponse,
 };
-pub use tables::{
-    DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier,
-    TierList,
-};
+pub use tables::{DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier, TierList};
 pub use usage::{DecodeUsage, PrefillUsage, SkipdUsage, Timings, Usage};

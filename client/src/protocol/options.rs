@@ -96,9 +96,7 @@ pub struct SkipdOptions {
 }
 
 /// Scheduling class; a higher one pauses a lower one at a step boundary.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// Best effort.
@@ -125,10 +123,7 @@ pub struct RequestTables {
 impl GenerationOptions {
     /// All defaults.
     pub fn new() -> Self {
-        Self {
-            skip_special_tokens: true,
-            ..Self::default()
-        }
+        Self { skip_special_tokens: true, ..Self::default() }
     }
 
     /// Options from the keys of a bus call; an unknown key is an error that names it.
@@ -145,10 +140,7 @@ impl GenerationOptions {
         options.logprobs = fields.optional("logprobs")?;
         options.check()?;
         match fields.rest().keys().next() {
-            Some(unknown) => Err(Error::invalid(
-                unknown.clone(),
-                format!("`{unknown}` is not an option"),
-            )),
+            Some(unknown) => Err(Error::invalid(unknown.clone(), format!("`{unknown}` is not an option"))),
             None => Ok(options),
         }
     }
@@ -174,18 +166,13 @@ impl GenerationOptions {
         if let Some(n) = fields.optional::<u32>("n")?
             && n != 1
         {
-            return Err(Error {
-                kind: ErrorKind::Unsupported,
-                ..Error::invalid("n", "only n = 1 is supported")
-            });
+            return Err(Error { kind: ErrorKind::Unsupported, ..Error::invalid("n", "only n = 1 is supported") });
         }
         let max_completion_tokens = fields.optional("max_completion_tokens")?;
         let max_tokens = fields.optional("max_tokens")?;
         let top_k = match fields.optional::<i64>("top_k")? {
             Some(-1) => Some(0),
-            Some(k) => Some(u32::try_from(k).map_err(|_| {
-                Error::invalid("top_k", format!("{k} is not a count; -1 or 0 keeps all"))
-            })?),
+            Some(k) => Some(u32::try_from(k).map_err(|_| Error::invalid("top_k", format!("{k} is not a count; -1 or 0 keeps all")))?),
             None => None,
         };
         let seed = fields.optional::<i128>("seed")?.map(|seed| seed as u64);
@@ -213,38 +200,19 @@ impl GenerationOptions {
             Some(v) if !ok(v) => Err(Error::invalid(name, format!("{v} is not in {want}"))),
             _ => Ok(()),
         };
-        range(
-            "temperature",
-            self.temperature,
-            |v| (0.0..=2.0).contains(&v),
-            "[0, 2]",
-        )?;
+        range("temperature", self.temperature, |v| (0.0..=2.0).contains(&v), "[0, 2]")?;
         range("top_p", self.top_p, |v| v > 0.0 && v <= 1.0, "(0, 1]")?;
         range("min_p", self.min_p, |v| (0.0..=1.0).contains(&v), "[0, 1]")?;
         if self.max_tokens == Some(0) {
             return Err(Error::invalid("max_tokens", "must be at least 1"));
         }
         if self.logprobs.is_some_and(|n| n > MAX_LOGPROBS) {
-            return Err(Error::invalid(
-                "logprobs",
-                format!("at most {MAX_LOGPROBS}"),
-            ));
+            return Err(Error::invalid("logprobs", format!("at most {MAX_LOGPROBS}")));
         }
-        if self
-            .stop
-            .as_ref()
-            .is_some_and(|stop| stop.0.len() > MAX_STOPS)
-        {
-            return Err(Error::invalid(
-                "stop",
-                format!("at most {MAX_STOPS} stop strings"),
-            ));
+        if self.stop.as_ref().is_some_and(|stop| stop.0.len() > MAX_STOPS) {
+            return Err(Error::invalid("stop", format!("at most {MAX_STOPS} stop strings")));
         }
-        if self
-            .skipd
-            .as_ref()
-            .is_some_and(|own| own.deadline_ms == Some(0))
-        {
+        if self.skipd.as_ref().is_some_and(|own| own.deadline_ms == Some(0)) {
             return Err(Error::invalid("skipd.deadline_ms", "must be at least 1"));
         }
         Ok(())
@@ -265,14 +233,8 @@ mod tests {
         let keys = json!({"max_tokens": 8, "temperature": 0.5, "stop": ["x"], "ignore_eos": true, "logprobs": 2, "priority": "control",
             "tables": {"prefill": "50%"}});
         let options = bus(keys.clone()).unwrap();
-        assert_eq!(
-            options.skipd.as_ref().unwrap().priority,
-            Some(Priority::Control)
-        );
-        assert_eq!(
-            Value::Object(options.to_bus()).as_object().unwrap().len(),
-            keys.as_object().unwrap().len()
-        );
+        assert_eq!(options.skipd.as_ref().unwrap().priority, Some(Priority::Control));
+        assert_eq!(Value::Object(options.to_bus()).as_object().unwrap().len(), keys.as_object().unwrap().len());
         assert_eq!(GenerationOptions::from_bus(options.to_bus()), Ok(options));
     }
 
@@ -291,11 +253,7 @@ mod tests {
             (json!({"deadline_ms": 0}), "skipd.deadline_ms"),
             (json!({"colour": 1}), "colour"),
         ] {
-            assert_eq!(
-                bus(keys.clone()).unwrap_err().param.as_deref(),
-                Some(name),
-                "{keys}"
-            );
+            assert_eq!(bus(keys.clone()).unwrap_err().param.as_deref(), Some(name), "{keys}");
         }
     }
 

@@ -20,12 +20,8 @@ impl TryFrom<Value> for Prompt {
         match value {
             Value::String(text) => Ok(Prompt::Text(text)),
             Value::Array(mut items) => match items.first() {
-                Some(Value::String(_) | Value::Array(_)) if items.len() == 1 => {
-                    Prompt::try_from(items.remove(0))
-                }
-                Some(Value::String(_) | Value::Array(_)) => {
-                    Err("one prompt a request, not several".into())
-                }
+                Some(Value::String(_) | Value::Array(_)) if items.len() == 1 => Prompt::try_from(items.remove(0)),
+                Some(Value::String(_) | Value::Array(_)) => Err("one prompt a request, not several".into()),
                 _ => items
                     .iter()
                     .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
@@ -35,6 +31,24 @@ impl TryFrom<Value> for Prompt {
             },
             _ => Err("must be text or a list of token ids".into()),
         }
+    }
+}
+
+impl From<&str> for Prompt {
+    fn from(text: &str) -> Self {
+        Prompt::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Prompt {
+    fn from(text: String) -> Self {
+        Prompt::Text(text)
+    }
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(tokens: Vec<u32>) -> Self {
+        Prompt::Tokens(tokens)
     }
 }
 
@@ -54,11 +68,7 @@ pub struct ChatMessage {
 impl ChatMessage {
     /// A message of plain text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self {
-            role: role.into(),
-            content: Content(content.into()),
-            other: Map::new(),
-        }
+        Self { role: role.into(), content: Content(content.into()), other: Map::new() }
     }
 }
 
@@ -79,15 +89,10 @@ impl TryFrom<Value> for Content {
         };
         let mut text = String::new();
         for part in &parts {
-            match (
-                part.get("type").and_then(Value::as_str),
-                part.get("text").and_then(Value::as_str),
-            ) {
+            match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
                 (Some("text" | "input_text") | None, Some(piece)) => text.push_str(piece),
                 (Some(kind), _) if kind != "text" => {
-                    return Err(format!(
-                        "content parts of type `{kind}` are not supported, only text"
-                    ));
+                    return Err(format!("content parts of type `{kind}` are not supported, only text"));
                 }
                 _ => return Err("a content part needs `type` and `text`".into()),
             }
@@ -139,15 +144,7 @@ mod tests {
         assert_eq!(prompt(json!([[1, 2]])), Ok(Prompt::Tokens(vec![1, 2])));
         assert_eq!(prompt(json!(["a"])), Ok(Prompt::Text("a".into())));
         assert_eq!(prompt(json!([])), Ok(Prompt::Tokens(vec![])));
-        for wrong in [
-            json!(["a", "b"]),
-            json!([1, -2]),
-            json!([1.5]),
-            json!([1, "a"]),
-            json!({}),
-            json!(3),
-            json!([4294967296u64]),
-        ] {
+        for wrong in [json!(["a", "b"]), json!([1, -2]), json!([1.5]), json!([1, "a"]), json!({}), json!(3), json!([4294967296u64])] {
             assert!(prompt(wrong.clone()).is_err(), "{wrong}");
         }
     }
@@ -155,25 +152,19 @@ mod tests {
     #[test]
     fn content_joins_text_parts_and_refuses_images() {
         let message: ChatMessage =
-            serde_json::from_value(json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})).unwrap();
-        assert_eq!(message.content.0, "ab");
-        let error = serde_json::from_value::<ChatMessage>(
-            json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}),
-        );
-        assert!(error.unwrap_err().to_string().contains("image_url"));
-        let empty: ChatMessage =
-            serde_json::from_value(json!({"role": "assistant", "content": null, "tool_calls": []}))
+            serde_json::from_value(json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}))
                 .unwrap();
+        assert_eq!(message.content.0, "ab");
+        let error = serde_json::from_value::<ChatMessage>(json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}));
+        assert!(error.unwrap_err().to_string().contains("image_url"));
+        let empty: ChatMessage = serde_json::from_value(json!({"role": "assistant", "content": null, "tool_calls": []})).unwrap();
         assert_eq!((empty.content.0.as_str(), empty.other.len()), ("", 1));
     }
 
     #[test]
     fn stop_is_a_string_or_a_list() {
         assert_eq!(serde_json::from_value::<Stop>(json!("x")).unwrap().0, ["x"]);
-        assert_eq!(
-            serde_json::from_value::<Stop>(json!(["x", "y"])).unwrap().0,
-            ["x", "y"]
-        );
+        assert_eq!(serde_json::from_value::<Stop>(json!(["x", "y"])).unwrap().0, ["x", "y"]);
         assert!(serde_json::from_value::<Stop>(json!([1])).is_err());
         assert!(serde_json::from_value::<Stop>(json!([""])).is_err());
     }

@@ -40,12 +40,7 @@ pub struct CompletionRequest {
 impl ChatRequest {
     /// A request with default options.
     pub fn new(messages: Vec<ChatMessage>) -> Self {
-        Self {
-            model: None,
-            messages,
-            options: GenerationOptions::new(),
-            unknown: Map::new(),
-        }
+        Self { model: None, messages, options: GenerationOptions::new(), unknown: Map::new() }
     }
 
     /// Parses a body; the error names the field.
@@ -57,13 +52,7 @@ impl ChatRequest {
 impl CompletionRequest {
     /// A request with default options.
     pub fn new(prompt: Prompt) -> Self {
-        Self {
-            model: None,
-            prompt,
-            echo: false,
-            options: GenerationOptions::new(),
-            unknown: Map::new(),
-        }
+        Self { model: None, prompt, echo: false, options: GenerationOptions::new(), unknown: Map::new() }
     }
 
     /// Parses a body; the error names the field.
@@ -85,22 +74,14 @@ impl TryFrom<Map<String, Value>> for ChatRequest {
         let wanted = fields.optional::<bool>("logprobs")?.unwrap_or(false);
         let top: Option<u8> = fields.optional("top_logprobs")?;
         if top.is_some_and(|n| n > MAX_LOGPROBS) {
-            return Err(Error::invalid(
-                "top_logprobs",
-                format!("at most {MAX_LOGPROBS}"),
-            ));
+            return Err(Error::invalid("top_logprobs", format!("at most {MAX_LOGPROBS}")));
         }
         if top.is_some() && !wanted {
             return Err(Error::invalid("top_logprobs", "needs `logprobs: true`"));
         }
         options.logprobs = wanted.then_some(top.unwrap_or(0));
         options.check()?;
-        Ok(Self {
-            model: fields.optional("model")?,
-            messages,
-            options,
-            unknown: fields.rest(),
-        })
+        Ok(Self { model: fields.optional("model")?, messages, options, unknown: fields.rest() })
     }
 }
 
@@ -114,29 +95,14 @@ impl TryFrom<Map<String, Value>> for CompletionRequest {
         options.logprobs = fields.optional("logprobs")?;
         options.check()?;
         let echo = fields.optional("echo")?.unwrap_or(false);
-        Ok(Self {
-            model: fields.optional("model")?,
-            prompt,
-            echo,
-            options,
-            unknown: fields.rest(),
-        })
+        Ok(Self { model: fields.optional("model")?, prompt, echo, options, unknown: fields.rest() })
     }
 }
 
 /// The fields both requests share, in the order they are written.
-fn body(
-    first: (&str, Value),
-    model: Option<String>,
-    options: &GenerationOptions,
-) -> Map<String, Value> {
+fn body(first: (&str, Value), model: Option<String>, options: &GenerationOptions) -> Map<String, Value> {
     let mut body = Map::new();
-    body.insert(
-        "model".into(),
-        model
-            .unwrap_or_else(|| super::names::DEFAULT_MODEL.to_owned())
-            .into(),
-    );
+    body.insert("model".into(), model.unwrap_or_else(|| super::names::DEFAULT_MODEL.to_owned()).into());
     body.insert(first.0.into(), first.1);
     if let Ok(Value::Object(fields)) = serde_json::to_value(options) {
         body.extend(fields);
@@ -187,10 +153,7 @@ mod tests {
         let request = ChatRequest::from_json(body.to_string().as_bytes()).unwrap();
         assert_eq!(request.options.max_tokens, Some(5));
         assert_eq!(request.options.logprobs, Some(3));
-        assert_eq!(
-            request.unknown.keys().collect::<Vec<_>>(),
-            ["presence_penalty"]
-        );
+        assert_eq!(request.unknown.keys().collect::<Vec<_>>(), ["presence_penalty"]);
         let text = serde_json::to_string(&request).unwrap();
         assert_eq!(serde_json::from_str::<ChatRequest>(&text).unwrap(), request);
     }
@@ -199,20 +162,10 @@ mod tests {
     fn a_text_body_is_read_and_written_back() {
         let body = json!({"prompt": [1, 2, 3], "max_tokens": 4, "logprobs": 2, "echo": true, "best_of": 2});
         let request = CompletionRequest::from_json(body.to_string().as_bytes()).unwrap();
-        assert_eq!(
-            (
-                request.options.logprobs,
-                request.echo,
-                request.unknown.len()
-            ),
-            (Some(2), true, 1)
-        );
+        assert_eq!((request.options.logprobs, request.echo, request.unknown.len()), (Some(2), true, 1));
         let text = serde_json::to_string(&request).unwrap();
         let back = serde_json::from_str::<CompletionRequest>(&text).unwrap();
-        assert_eq!(
-            (back.prompt, back.options),
-            (request.prompt, request.options)
-        );
+        assert_eq!((back.prompt, back.options), (request.prompt, request.options));
     }
 
     #[test]
@@ -221,33 +174,14 @@ mod tests {
             (r#"{"messages": []}"#, Some("messages")),
             (r#"{}"#, Some("messages")),
             (r#"{"messages": "hi"}"#, Some("messages")),
-            (
-                r#"{"messages": [{"role": "user", "content": 3}]}"#,
-                Some("messages"),
-            ),
-            (
-                r#"{"messages": [{"role": "user", "content": "a"}], "stream": 1}"#,
-                Some("stream"),
-            ),
-            (
-                r#"{"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}"#,
-                Some("top_logprobs"),
-            ),
-            (
-                r#"{"messages": [{"role": "user", "content": "a"}], "skipd": {"prio": 1}}"#,
-                Some("skipd"),
-            ),
+            (r#"{"messages": [{"role": "user", "content": 3}]}"#, Some("messages")),
+            (r#"{"messages": [{"role": "user", "content": "a"}], "stream": 1}"#, Some("stream")),
+            (r#"{"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}"#, Some("top_logprobs")),
+            (r#"{"messages": [{"role": "user", "content": "a"}], "skipd": {"prio": 1}}"#, Some("skipd")),
             ("[]", None),
             ("{", None),
         ] {
-            assert_eq!(
-                ChatRequest::from_json(text.as_bytes())
-                    .unwrap_err()
-                    .param
-                    .as_deref(),
-                param,
-                "{text}"
-            );
+            assert_eq!(ChatRequest::from_json(text.as_bytes()).unwrap_err().param.as_deref(), param, "{text}");
         }
         assert!(ChatRequest::from_json(b"{\"messages\": \"\xff\"}").is_err());
     }

@@ -27,16 +27,11 @@ impl std::str::FromStr for Selector {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         match text.trim() {
-            "" => Err(Error::invalid(
-                "selector",
-                "must be a tier, `none` or a table",
-            )),
+            "" => Err(Error::invalid("selector", "must be a tier, `none` or a table")),
             "none" => Ok(Selector::None),
             table if table.starts_with(['[', '{']) => serde_json::from_str(table)
                 .map(Selector::Table)
-                .map_err(|error| {
-                    Error::invalid("selector", format!("the table is not JSON: {error}"))
-                }),
+                .map_err(|error| Error::invalid("selector", format!("the table is not JSON: {error}"))),
             tier => Ok(Selector::Tier(tier.to_owned())),
         }
     }
@@ -50,10 +45,7 @@ impl TryFrom<Value> for Selector {
             Value::String(text) => text.parse(),
             Value::Number(number) => Ok(Selector::Tier(number.to_string())),
             table @ (Value::Array(_) | Value::Object(_)) => Ok(Selector::Table(table)),
-            Value::Null | Value::Bool(_) => Err(Error::invalid(
-                "selector",
-                "must be a tier, `none` or a table",
-            )),
+            Value::Null | Value::Bool(_) => Err(Error::invalid("selector", "must be a tier, `none` or a table")),
         }
     }
 }
@@ -119,10 +111,7 @@ impl SetTableOptions {
         match self.confirm_within {
             None => Ok(None),
             Some(s) if s > 0.0 && s <= MAX_CONFIRM_WITHIN => Ok(Some(Duration::from_secs_f64(s))),
-            Some(s) => Err(Error::invalid(
-                "confirm_within",
-                format!("{s} s is not in (0, {MAX_CONFIRM_WITHIN}]"),
-            )),
+            Some(s) => Err(Error::invalid("confirm_within", format!("{s} s is not in (0, {MAX_CONFIRM_WITHIN}]"))),
         }
     }
 }
@@ -130,24 +119,12 @@ impl SetTableOptions {
 impl SetTable {
     /// Selector and options apart.
     pub fn into_parts(self) -> (Selector, SetTableOptions) {
-        (
-            self.selector,
-            SetTableOptions {
-                persist: self.persist,
-                confirm_within: self.confirm_within,
-                force: self.force,
-            },
-        )
+        (self.selector, SetTableOptions { persist: self.persist, confirm_within: self.confirm_within, force: self.force })
     }
 
     /// From selector and options.
     pub fn from_parts(selector: Selector, options: SetTableOptions) -> Self {
-        Self {
-            selector,
-            persist: options.persist,
-            confirm_within: options.confirm_within,
-            force: options.force,
-        }
+        Self { selector, persist: options.persist, confirm_within: options.confirm_within, force: options.force }
     }
 }
 
@@ -210,9 +187,7 @@ impl PhaseTable {
     /// The tier, else `sha256:` and 12 digits of the hash; None where dense. The same name stands in usage.
     pub fn name(&self) -> Option<String> {
         self.rows.as_ref()?;
-        self.tier
-            .clone()
-            .or_else(|| self.hash.as_deref().map(short_hash))
+        self.tier.clone().or_else(|| self.hash.as_deref().map(short_hash))
     }
 }
 
@@ -318,14 +293,8 @@ mod tests {
         assert_eq!(parse(json!("none")).unwrap(), Selector::None);
         assert_eq!(parse(json!("50%")).unwrap(), Selector::Tier("50%".into()));
         assert_eq!(parse(json!(0.5)).unwrap(), Selector::Tier("0.5".into()));
-        assert_eq!(
-            parse(json!("[[256, 3.5]]")).unwrap(),
-            Selector::Table(json!([[256, 3.5]]))
-        );
-        assert_eq!(
-            parse(json!([[256, 3.5]])).unwrap(),
-            Selector::Table(json!([[256, 3.5]]))
-        );
+        assert_eq!(parse(json!("[[256, 3.5]]")).unwrap(), Selector::Table(json!([[256, 3.5]])));
+        assert_eq!(parse(json!([[256, 3.5]])).unwrap(), Selector::Table(json!([[256, 3.5]])));
         for wrong in [json!(null), json!(""), json!("[[1,"), json!(true)] {
             assert!(parse(wrong.clone()).is_err(), "{wrong}");
         }
@@ -335,24 +304,10 @@ mod tests {
     fn set_table_refuses_fields_it_does_not_know() {
         let body = json!({"selector": "50%", "confirm_within": 60});
         let set: SetTable = serde_json::from_value(body).unwrap();
-        assert_eq!(
-            set.into_parts().1.confirm_within().unwrap(),
-            Some(Duration::from_secs(60))
-        );
-        assert!(
-            serde_json::from_value::<SetTable>(json!({"selector": "50%", "persits": true}))
-                .is_err()
-        );
+        assert_eq!(set.into_parts().1.confirm_within().unwrap(), Some(Duration::from_secs(60)));
+        assert!(serde_json::from_value::<SetTable>(json!({"selector": "50%", "persits": true})).is_err());
         for s in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
-            assert!(
-                SetTableOptions {
-                    confirm_within: Some(s),
-                    ..Default::default()
-                }
-                .confirm_within()
-                .is_err(),
-                "{s}"
-            );
+            assert!(SetTableOptions { confirm_within: Some(s), ..Default::default() }.confirm_within().is_err(), "{s}");
         }
     }
 }

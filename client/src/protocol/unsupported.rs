@@ -46,11 +46,7 @@ pub fn check(unknown: &Map<String, Value>) -> Result<Vec<String>, Error> {
         if !CHANGES_OUTPUT.contains(&name.as_str()) {
             ignored.push(name.clone());
         } else if !asks_for_nothing(name, value) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("`{name}` is not supported and would change the output"),
-            )
-            .at(name));
+            return Err(Error::new(ErrorKind::Unsupported, format!("`{name}` is not supported and would change the output")).at(name));
         }
     }
     Ok(ignored)
@@ -59,15 +55,9 @@ pub fn check(unknown: &Map<String, Value>) -> Result<Vec<String>, Error> {
 /// Whether a value is the default that many clients send along.
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match (name, value) {
-        ("repetition_penalty" | "length_penalty" | "best_of" | "typical_p", value) => {
-            value.as_f64() == Some(1.0)
-        }
-        ("tool_choice" | "function_call", Value::String(choice)) => {
-            choice == "auto" || choice == "none"
-        }
-        ("response_format", Value::Object(format)) => {
-            format.get("type").and_then(Value::as_str) == Some("text")
-        }
+        ("repetition_penalty" | "length_penalty" | "best_of" | "typical_p", value) => value.as_f64() == Some(1.0),
+        ("tool_choice" | "function_call", Value::String(choice)) => choice == "auto" || choice == "none",
+        ("response_format", Value::Object(format)) => format.get("type").and_then(Value::as_str) == Some("text"),
         ("modalities", Value::Array(kinds)) => kinds.iter().all(|kind| kind == "text"),
         (_, Value::Null | Value::Bool(false)) => true,
         (_, Value::Number(number)) => number.as_f64() == Some(0.0),
@@ -99,10 +89,7 @@ mod tests {
         ] {
             let error = verdict(field.clone()).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unsupported);
-            assert_eq!(
-                error.param.as_ref(),
-                field.as_object().unwrap().keys().next()
-            );
+            assert_eq!(error.param.as_ref(), field.as_object().unwrap().keys().next());
         }
     }
 

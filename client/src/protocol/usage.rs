@@ -65,11 +65,7 @@ pub struct Timings {
 }
 
 fn share(skipped: u64, votes: u64) -> f64 {
-    if votes == 0 {
-        0.0
-    } else {
-        skipped as f64 / votes as f64
-    }
+    if votes == 0 { 0.0 } else { skipped as f64 / votes as f64 }
 }
 
 impl PrefillUsage {
@@ -100,10 +96,7 @@ impl Usage {
 
     /// Tokens per second after the first; None for fewer than two tokens.
     pub fn decode_rate(&self) -> Option<f64> {
-        rate(
-            f64::from(self.completion_tokens.saturating_sub(1)),
-            self.skipd.timings_ms.decode,
-        )
+        rate(f64::from(self.completion_tokens.saturating_sub(1)), self.skipd.timings_ms.decode)
     }
 }
 
@@ -122,17 +115,9 @@ mod tests {
             completion_tokens: 11,
             total_tokens: 311,
             skipd: SkipdUsage {
-                prefill: PrefillUsage {
-                    votes: 8,
-                    skipped: 2,
-                    ..PrefillUsage::default()
-                },
+                prefill: PrefillUsage { votes: 8, skipped: 2, ..PrefillUsage::default() },
                 reused_tokens: 100,
-                timings_ms: Timings {
-                    queue: 5.0,
-                    prefill: 500.0,
-                    decode: 100.0,
-                },
+                timings_ms: Timings { queue: 5.0, prefill: 500.0, decode: 100.0 },
                 ..SkipdUsage::default()
             },
         };

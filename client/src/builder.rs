@@ -1,0 +1,166 @@
+//! Building a request and sending it.
+
+use crate::client::Client;
+use crate::generation::Generation;
+use crate::protocol::error::Error;
+use crate::protocol::{ChatMessage, GenerationOptions, Priority, Prompt, RequestTables, SkipdOptions, Stop};
+
+/// A chat under construction: its messages.
+#[derive(Clone, Debug, Default)]
+pub struct Chat {
+    messages: Vec<ChatMessage>,
+}
+
+/// A text completion under construction: its prompt.
+#[derive(Clone, Debug)]
+pub struct Text {
+    prompt: Prompt,
+}
+
+/// A request under construction; nothing is sent before `send`.
+#[derive(Clone, Debug)]
+#[must_use = "a request is sent by `send`"]
+pub struct RequestBuilder<'a, Kind> {
+    client: &'a Client,
+    kind: Kind,
+    options: GenerationOptions,
+}
+
+impl<'a> RequestBuilder<'a, Chat> {
+    pub(crate) fn chat(client: &'a Client) -> Self {
+        Self { client, kind: Chat::default(), options: GenerationOptions::new() }
+    }
+
+    /// Adds a message.
+    pub fn message(mut self, message: ChatMessage) -> Self {
+        self.kind.messages.push(message);
+        self
+    }
+
+    /// Adds messages.
+    pub fn messages(mut self, messages: impl IntoIterator<Item = ChatMessage>) -> Self {
+        self.kind.messages.extend(messages);
+        self
+    }
+
+    /// Adds a message of the user.
+    pub fn user(self, text: impl Into<String>) -> Self {
+        self.message(ChatMessage::new("user", text))
+    }
+
+    /// Adds a system message.
+    pub fn system(self, text: impl Into<String>) -> Self {
+        self.message(ChatMessage::new("system", text))
+    }
+
+    /// Adds an earlier answer of the model.
+    pub fn assistant(self, text: impl Into<String>) -> Self {
+        self.message(ChatMessage::new("assistant", text))
+    }
+
+    /// Sends the request; the answer streams. An error here means that nothing was started.
+    pub async fn send(self) -> Result<Generation, Error> {
+        self.client.send_chat(self.kind.messages, self.options).await
+    }
+}
+
+impl<'a> RequestBuilder<'a, Text> {
+    pub(crate) fn text(client: &'a Client, prompt: Prompt) -> Self {
+        Self { client, kind: Text { prompt }, options: GenerationOptions::new() }
+    }
+
+    /// Sends the request; the answer streams. An error here means that nothing was started.
+    pub async fn send(self) -> Result<Generation, Error> {
+        self.client.send_text(self.kind.prompt, self.options).await
+    }
+}
+
+impl<Kind> RequestBuilder<'_, Kind> {
+    /// At most this many new tokens.
+    pub fn max_tokens(mut self, tokens: u32) -> Self {
+        self.options.max_tokens = Some(tokens);
+        self
+    }
+
+    /// 0 is greedy.
+    pub fn temperature(mut self, temperature: f32) -> Self {
+        self.options.temperature = Some(temperature);
+        self
+    }
+
+    /// Keep the smallest set of tokens whose probability reaches this.
+    pub fn top_p(mut self, top_p: f32) -> Self {
+        self.options.top_p = Some(top_p);
+        self
+    }
+
+    /// Keep this many most likely tokens; 0 keeps all.
+    pub fn top_k(mut self, top_k: u32) -> Self {
+        self.options.top_k = Some(top_k);
+        self
+    }
+
+    /// Drop tokens less likely than this times the most likely.
+    pub fn min_p(mut self, min_p: f32) -> Self {
+        self.options.min_p = Some(min_p);
+        self
+    }
+
+    /// Seed of the draw.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.seed = Some(seed);
+        self
+    }
+
+    /// Adds a string that ends the answer.
+    pub fn stop(mut self, text: impl Into<String>) -> Self {
+        self.options.stop.get_or_insert_with(Stop::default).0.push(text.into());
+        self
+    }
+
+    /// Log-probabilities of the drawn token and this many most likely ones.
+    pub fn logprobs(mut self, top: u8) -> Self {
+        self.options.logprobs = Some(top);
+        self
+    }
+
+    /// Do not end at an end-of-sequence token.
+    pub fn ignore_eos(mut self, ignore: bool) -> Self {
+        self.options.ignore_eos = ignore;
+        self
+    }
+
+    /// Scheduling class.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.own().priority = Some(priority);
+        self
+    }
+
+    /// Give up this long after the request arrived.
+    pub fn deadline(mut self, after: std::time::Duration) -> Self {
+        self.own().deadline_ms = Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
+        self
+    }
+
+    /// Whether pages of an earlier prompt with the same beginning may be used.
+    pub fn prefix_reuse(mut self, reuse: bool) -> Self {
+        self.own().prefix_reuse = Some(reuse);
+        self
+    }
+
+    /// Tables of this request alone, for callers who may set tables.
+    pub fn tables(mut self, tables: RequestTables) -> Self {
+        self.own().tables = Some(tables);
+        self
+    }
+
+    /// Replaces all options.
+    pub fn options(mut self, options: GenerationOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    fn own(&mut self) -> &mut SkipdOptions {
+        self.options.skipd.get_or_insert_with(SkipdOptions::default)
+    }
+}

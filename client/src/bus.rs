@@ -1,0 +1,276 @@
+//! The daemon on a bus: method calls, and the stream of events that comes through a file descriptor.
+
+use crate::generation::Generation;
+use crate::lines::Lines;
+use crate::protocol::error::{Error, ErrorKind};
+use crate::protocol::{
+    Availability, AvailabilityState, BackendStatus, ChatMessage, GenerationOptions, ModelStatus, Phase, Selector, SetTableOptions, Shares,
+    State, Status, StreamEvent, TableShow, TierList, names,
+};
+use crate::variant;
+use rustix::fs::{FileType, MemfdFlags, SealFlags};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::unix::pipe;
+use zbus::wire::{DynamicDeserialize, DynamicType, OwnedObjectPath, OwnedVariant};
+use zbus::{Connection, Message};
+
+/// Longer prompts go in a sealed memory file: buses limit messages, and this one is not copied through the bus daemon.
+const LONG_PROMPT: usize = 64 << 10;
+
+/// A connection to a bus on which somebody owned the daemon's name.
+#[derive(Clone, Debug)]
+pub(crate) struct Bus {
+    connection: Connection,
+    address: String,
+}
+
+impl Bus {
+    pub(crate) async fn connect(address: &str) -> Result<Self, Error> {
+        let builder = match address {
+            "system" => zbus::connection::Builder::system(),
+            "session" => zbus::connection::Builder::session(),
+            other => zbus::connection::Builder::address(other),
+        };
+        let no_bus = |error: zbus::Error| Error::new(ErrorKind::Unreachable, format!("no bus at {address}: {error}"));
+        let bus = Self { connection: builder.build().await.map_err(no_bus)?, address: address.to_owned() };
+        // A property read starts the daemon where it can be activated, and tells whether there is one.
+        bus.properties(names::MANAGER_INTERFACE).await.map_err(|error| match error.kind {
+            ErrorKind::Unreachable => {
+                Error::new(ErrorKind::Unreachable, format!("nobody owns {} on the bus {address}: {}", names::BUS_NAME, error.message))
+            }
+            _ => error,
+        })?;
+        Ok(bus)
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    async fn message<B: serde::Serialize + DynamicType>(&self, interface: &str, method: &str, body: &B) -> Result<Message, Error> {
+        let to = Some(names::BUS_NAME);
+        self.connection.call_method(to, names::OBJECT_PATH, Some(interface), method, body).await.map_err(from_bus)
+    }
+
+    async fn call<B, R>(&self, interface: &str, method: &str, body: &B) -> Result<R, Error>
+    where
+        B: serde::Serialize + DynamicType,
+        R: for<'d> DynamicDeserialize<'d>,
+    {
+        self.message(interface, method, body).await?.body().deserialize().map_err(from_bus)
+    }
+
+    async fn properties(&self, interface: &str) -> Result<Map<String, Value>, Error> {
+        let all: HashMap<String, OwnedVariant> = self.call("org.freedesktop.DBus.Properties", "GetAll", &(interface,)).await?;
+        Ok(variant::from_dict(&all))
+    }
+
+    pub(crate) async fn status(&self) -> Result<Status, Error> {
+        Ok(status(&self.properties(names::MANAGER_INTERFACE).await?))
+    }
+
+    pub(crate) async fn chat(&self, messages: &[ChatMessage], options: &GenerationOptions) -> Result<Generation, Error> {
+        let messages = serde_json::to_string(messages).map_err(|error| Error::invalid("messages", error.to_string()))?;
+        self.start("Chat", &(messages.as_str(), variant::to_dict(&options.to_bus()))).await
+    }
+
+    pub(crate) async fn generate(&self, prompt: &str, options: &GenerationOptions) -> Result<Generation, Error> {
+        let options = variant::to_dict(&options.to_bus());
+        if prompt.len() < LONG_PROMPT {
+            return self.start("Generate", &(prompt, options)).await;
+        }
+        let file =
+            memory_file(prompt).map_err(|error| Error::new(ErrorKind::Internal, format!("no memory file for the prompt: {error}")))?;
+        self.start("GenerateFd", &(zbus::Fd::from(file), options)).await
+    }
+
+    async fn start<B: serde::Serialize + DynamicType>(&self, method: &str, body: &B) -> Result<Generation, Error> {
+        let (_request, stream): (OwnedObjectPath, zbus::OwnedFd) = self.call(names::MANAGER_INTERFACE, method, body).await?;
+        Ok(Generation::new(events(Reader::new(stream.into())?)))
+    }
+
+    pub(crate) async fn tokenize(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.call(names::MANAGER_INTERFACE, "Tokenize", &(text,)).await
+    }
+
+    pub(crate) async fn drain(&self) -> Result<(), Error> {
+        self.message(names::MANAGER_INTERFACE, "Drain", &()).await.map(drop)
+    }
+
+    pub(crate) async fn set_table(&self, phase: Phase, selector: &Selector, options: &SetTableOptions) -> Result<(), Error> {
+        let options = match serde_json::to_value(options) {
+            Ok(Value::Object(options)) => variant::to_dict(&options),
+            // A struct of plain fields always serialises to an object.
+            _ => HashMap::new(),
+        };
+        self.message(names::TABLES_INTERFACE, "SetTable", &(phase.name(), selector.to_string(), options)).await.map(drop)
+    }
+
+    /// `Confirm`, `Revert` or `Reload`.
+    pub(crate) async fn change_tables(&self, method: &str) -> Result<(), Error> {
+        self.message(names::TABLES_INTERFACE, method, &()).await.map(drop)
+    }
+
+    pub(crate) async fn tables(&self) -> Result<TableShow, Error> {
+        self.dict("Show").await
+    }
+
+    pub(crate) async fn tiers(&self) -> Result<TierList, Error> {
+        self.dict("Tiers").await
+    }
+
+    async fn dict<T: DeserializeOwned>(&self, method: &str) -> Result<T, Error> {
+        let dict: HashMap<String, OwnedVariant> = self.call(names::TABLES_INTERFACE, method, &()).await?;
+        serde_json::from_value(Value::Object(variant::from_dict(&dict)))
+            .map_err(|error| Error::new(ErrorKind::Protocol, format!("the answer of {method} is not understood: {error}")))
+    }
+}
+
+/// What the manager's properties tell; the socket's status says more.
+fn status(properties: &Map<String, Value>) -> Status {
+    let text = |name: &str| properties.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let at = |name: &str, index: usize| properties.get(name).and_then(|value| value.get(index)).cloned().unwrap_or_default();
+    let share = |index| at("MeasuredSparsity", index).as_f64().filter(|share| *share >= 0.0);
+    let model = text("Model");
+    let context_length = properties.get("ContextLength").and_then(Value::as_u64).unwrap_or(0) as u32;
+    let backend = text("Backend");
+    Status {
+        version: text("Version"),
+        state: serde_json::from_value::<State>(text("State").into()).unwrap_or_default(),
+        availability: Availability {
+            state: serde_json::from_value::<AvailabilityState>(at("Availability", 0)).unwrap_or_default(),
+            reason: at("Availability", 1).as_str().unwrap_or_default().to_owned(),
+        },
+        load_progress: properties.get("LoadProgress").and_then(Value::as_f64).unwrap_or(0.0),
+        model: (!model.is_empty()).then(|| ModelStatus { name: model, context_length, ..ModelStatus::default() }),
+        backend: (!backend.is_empty()).then(|| BackendStatus { name: backend, kernel_set: text("KernelSet"), ..BackendStatus::default() }),
+        measured_sparsity: Shares { prefill: share(0), decode: share(1) },
+        ..Status::default()
+    }
+}
+
+/// A sealed memory file that holds `text`, at its beginning.
+fn memory_file(text: &str) -> std::io::Result<OwnedFd> {
+    use std::io::{Seek, Write};
+    let file = rustix::fs::memfd_create("skipd-prompt", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
+    Ok(file.into())
+}
+
+/// The reading end of a request's stream, a pipe or a socket; closing it cancels the request.
+struct Reader {
+    stream: Box<dyn AsyncRead + Send + Unpin>,
+    lines: Lines,
+}
+
+impl Reader {
+    fn new(fd: OwnedFd) -> Result<Self, Error> {
+        let stream = open(fd).map_err(|error| Error::new(ErrorKind::Protocol, format!("the stream cannot be read: {error}")))?;
+        Ok(Self { stream, lines: Lines::default() })
+    }
+
+    /// The next event; None at the end of the stream.
+    async fn next(&mut self) -> Result<Option<StreamEvent>, Error> {
+        loop {
+            if let Some(line) = self.lines.next_line()? {
+                let event = serde_json::from_str(&line);
+                return event.map(Some).map_err(|error| Error::new(ErrorKind::Protocol, format!("an event is not understood: {error}")));
+            }
+            let mut buffer = [0u8; 16 << 10];
+            match self.stream.read(&mut buffer).await {
+                Ok(0) => return Ok(None),
+                Ok(n) => self.lines.push(&buffer[..n]),
+                Err(error) => return Err(Error::new(ErrorKind::Disconnected, format!("the stream broke off: {error}"))),
+            }
+        }
+    }
+}
+
+fn open(fd: OwnedFd) -> std::io::Result<Box<dyn AsyncRead + Send + Unpin>> {
+    if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == FileType::Fifo {
+        return Ok(Box::new(pipe::Receiver::from_owned_fd(fd)?));
+    }
+    let socket = std::os::unix::net::UnixStream::from(fd);
+    socket.set_nonblocking(true)?;
+    Ok(Box::new(tokio::net::UnixStream::from_std(socket)?))
+}
+
+fn events(reader: Reader) -> impl futures_util::Stream<Item = Result<StreamEvent, Error>> + Send {
+    futures_util::stream::try_unfold(reader, |mut reader| async move { Ok(reader.next().await?.map(|event| (event, reader))) })
+}
+
+fn from_bus(error: zbus::Error) -> Error {
+    let (name, message) = match &error {
+        zbus::Error::MethodError(name, message, _) => (name.to_string(), message.clone()),
+        zbus::Error::FDO(inner) => {
+            use zbus::DBusError;
+            (inner.name().to_string(), inner.description().map(str::to_owned))
+        }
+        zbus::Error::InputOutput(_) => return Error::new(ErrorKind::Disconnected, format!("the bus connection broke: {error}")),
+        _ => return Error::new(ErrorKind::Protocol, error.to_string()),
+    };
+    let kind = ErrorKind::from_dbus_name(&name).unwrap_or(ErrorKind::Internal);
+    Error::new(kind, message.unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{FinishReason, Usage};
+    use serde_json::json;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn properties_make_a_status() {
+        let properties = json!({"Version": "1", "State": "ready", "Availability": ["available", ""], "Model": "m", "ContextLength": 2048,
+            "Backend": "cpu", "KernelSet": "avx512", "LoadProgress": 1.0, "MeasuredSparsity": [0.5, -1.0]});
+        let status = status(properties.as_object().unwrap());
+        assert_eq!((status.state, status.availability.state), (State::Ready, AvailabilityState::Available));
+        assert_eq!(status.model.unwrap().context_length, 2048);
+        assert_eq!((status.measured_sparsity.prefill, status.measured_sparsity.decode), (Some(0.5), None));
+    }
+
+    #[test]
+    fn the_memory_file_is_sealed_and_read_from_its_beginning() {
+        let mut file = std::fs::File::from(memory_file("long").unwrap());
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "long");
+        assert!(file.write(b"x").is_err());
+    }
+
+    #[tokio::test]
+    async fn events_come_out_of_a_socket_and_its_early_end_is_an_error() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut generation = Generation::new(events(Reader::new(ours.into()).unwrap()));
+        theirs.write_all(b"{\"event\":\"text\",\"te").unwrap();
+        theirs.write_all(b"xt\":\"a\"}\n").unwrap();
+        assert_eq!(generation.next().await.unwrap().unwrap(), StreamEvent::Text { text: "a".into(), logprobs: vec![] });
+        drop(theirs);
+        assert_eq!(generation.next().await.unwrap().unwrap_err().kind, ErrorKind::Disconnected);
+        assert!(generation.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn events_come_out_of_a_pipe() {
+        let (ours, mut theirs) = std::io::pipe().unwrap();
+        let generation = Generation::new(events(Reader::new(ours.into()).unwrap()));
+        let end = StreamEvent::Finished { reason: FinishReason::Length, usage: Usage::default(), error: None };
+        writeln!(theirs, "{{\"event\":\"text\",\"text\":\"a\"}}\n{}", serde_json::to_string(&end).unwrap()).unwrap();
+        assert_eq!(generation.answer().await.unwrap().text, "a");
+    }
+
+    #[tokio::test]
+    async fn dropping_the_generation_closes_the_stream() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(Generation::new(events(Reader::new(ours.into()).unwrap())));
+        assert!(theirs.write_all(b"x").is_err());
+    }
+}

@@ -1,0 +1,250 @@
+//! The client: one API over two transports.
+
+use crate::address;
+use crate::builder::{Chat, RequestBuilder, Text};
+use crate::bus::Bus;
+use crate::generation::Generation;
+use crate::http::Socket;
+use crate::protocol::error::{Error, ErrorKind};
+use crate::protocol::names;
+use crate::protocol::{
+    ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, ModelList, Phase, PhaseTable, Prompt, Ready, Selector, SetTable,
+    SetTableOptions, State, Status, StreamOptions, TableShow, TierList, TokenizeRequest, TokenizeResponse,
+};
+use bytes::Bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Between two looks at a loading daemon.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A connection to a daemon. Cheap to clone; all methods take `&self`.
+#[derive(Clone, Debug)]
+pub struct Client {
+    transport: Transport,
+}
+
+#[derive(Clone, Debug)]
+enum Transport {
+    Socket(Socket),
+    Bus(Bus),
+}
+
+impl Client {
+    /// Finds the socket: `SKIPD_SOCKET`, else `/run/skipd/skipd.sock`, else `$XDG_RUNTIME_DIR/skipd.sock`.
+    ///
+    /// # Errors
+    /// `Unreachable` names every path tried.
+    pub async fn connect() -> Result<Self, Error> {
+        let path = address::find(address::candidates(address::process_env)).await?;
+        Ok(Self { transport: Transport::Socket(Socket::new(path)) })
+    }
+
+    /// The daemon at a given socket.
+    ///
+    /// # Errors
+    /// `Unreachable` where nothing listens there.
+    pub async fn connect_socket(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = address::find(vec![path.into()]).await?;
+        Ok(Self { transport: Transport::Socket(Socket::new(path)) })
+    }
+
+    /// The daemon on a bus: `system`, `session`, or a D-Bus address (`unix:path=…`).
+    ///
+    /// # Errors
+    /// `Unreachable` where there is no bus, or nobody owns the daemon's name.
+    pub async fn connect_bus(address: &str) -> Result<Self, Error> {
+        Ok(Self { transport: Transport::Bus(Bus::connect(address).await?) })
+    }
+
+    /// Where the daemon was found, for messages.
+    pub fn address(&self) -> String {
+        match &self.transport {
+            Transport::Socket(socket) => socket.path().display().to_string(),
+            Transport::Bus(bus) => bus.address().to_owned(),
+        }
+    }
+
+    /// Begins a chat request.
+    pub fn chat(&self) -> RequestBuilder<'_, Chat> {
+        RequestBuilder::chat(self)
+    }
+
+    /// Begins a text completion of `prompt` (text or token ids; ids only over the socket).
+    pub fn complete(&self, prompt: impl Into<Prompt>) -> RequestBuilder<'_, Text> {
+        RequestBuilder::text(self, prompt.into())
+    }
+
+    pub(crate) async fn send_chat(&self, messages: Vec<ChatMessage>, mut options: GenerationOptions) -> Result<Generation, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                stream_with_usage(&mut options);
+                socket.stream(names::CHAT_COMPLETIONS, &ChatRequest { options, ..ChatRequest::new(messages) }).await
+            }
+            Transport::Bus(bus) => bus.chat(&messages, &options).await,
+        }
+    }
+
+    pub(crate) async fn send_text(&self, prompt: Prompt, mut options: GenerationOptions) -> Result<Generation, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                stream_with_usage(&mut options);
+                socket.stream(names::COMPLETIONS, &CompletionRequest { options, ..CompletionRequest::new(prompt) }).await
+            }
+            Transport::Bus(bus) => match prompt {
+                Prompt::Text(text) => bus.generate(&text, &options).await,
+                Prompt::Tokens(_) => Err(Error::new(ErrorKind::Unsupported, "the bus takes text, not token ids").at("prompt")),
+            },
+        }
+    }
+
+    /// What the daemon is and does.
+    pub async fn status(&self) -> Result<Status, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::STATUS, NO_BODY).await,
+            Transport::Bus(bus) => bus.status().await,
+        }
+    }
+
+    /// The loaded model, as OpenAI lists it. Over the socket only.
+    pub async fn models(&self) -> Result<ModelList, Error> {
+        self.socket("the model list")?.call("GET", names::MODELS, NO_BODY).await
+    }
+
+    /// Prometheus text. Over the socket only.
+    pub async fn metrics(&self) -> Result<String, Error> {
+        let (status, body) = self.socket("metrics")?.raw("GET", names::METRICS, Bytes::new()).await?;
+        match (status, String::from_utf8(body.to_vec())) {
+            (200, Ok(text)) => Ok(text),
+            _ => Err(Error::new(ErrorKind::from_http_status(status), format!("the daemon answered with status {status}"))),
+        }
+    }
+
+    /// Whether the daemon is ready, and how far it is.
+    pub async fn ready(&self) -> Result<Ready, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                let (status, body) = socket.raw("GET", names::READY, Bytes::new()).await?;
+                serde_json::from_slice(&body)
+                    .map_err(|error| Error::new(ErrorKind::Protocol, format!("the answer of status {status} is not understood: {error}")))
+            }
+            Transport::Bus(bus) => {
+                let status = bus.status().await?;
+                Ok(Ready { state: status.state, progress: status.load_progress, reason: status.availability.reason })
+            }
+        }
+    }
+
+    /// Waits until the daemon is ready.
+    ///
+    /// # Errors
+    /// `NotReady` after `timeout`, or at once where the daemon failed or drains.
+    pub async fn wait_ready(&self, timeout: Duration) -> Result<(), Error> {
+        let give_up = tokio::time::Instant::now() + timeout;
+        loop {
+            let ready = self.ready().await?;
+            match ready.state {
+                State::Ready => return Ok(()),
+                State::Failed => return Err(Error::new(ErrorKind::NotReady, format!("the daemon has failed: {}", ready.reason))),
+                State::Draining => return Err(Error::new(ErrorKind::Draining, "the daemon is draining")),
+                State::Starting | State::Loading if tokio::time::Instant::now() >= give_up => {
+                    let percent = ready.progress * 100.0;
+                    return Err(Error::new(ErrorKind::NotReady, format!("still {} after {timeout:?} ({percent:.0} %)", ready.state)));
+                }
+                State::Starting | State::Loading => tokio::time::sleep(POLL).await,
+            }
+        }
+    }
+
+    /// Token ids of a text, as it is.
+    pub async fn tokenize(&self, text: impl Into<String>) -> Result<Vec<u32>, Error> {
+        let request = TokenizeRequest { text: text.into() };
+        match &self.transport {
+            Transport::Socket(socket) => Ok(socket.call::<TokenizeResponse>("POST", names::TOKENIZE, Some(&request)).await?.tokens),
+            Transport::Bus(bus) => bus.tokenize(&request.text).await,
+        }
+    }
+
+    /// The tables in force, and why.
+    pub async fn tables(&self) -> Result<TableShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::TABLES, NO_BODY).await,
+            Transport::Bus(bus) => bus.tables().await,
+        }
+    }
+
+    /// The checkpoint's ladders.
+    pub async fn tiers(&self) -> Result<TierList, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::TIERS, NO_BODY).await,
+            Transport::Bus(bus) => bus.tiers().await,
+        }
+    }
+
+    /// Puts a table in force for new requests; answers when it is.
+    ///
+    /// # Errors
+    /// `TableRefused` with the reason (the old table stays), `AccessDenied`.
+    pub async fn set_table(&self, phase: Phase, selector: Selector, options: SetTableOptions) -> Result<PhaseTable, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                let route = format!("{}/{phase}", names::TABLES);
+                socket.call("PUT", &route, Some(&SetTable::from_parts(selector, options))).await
+            }
+            Transport::Bus(bus) => {
+                bus.set_table(phase, &selector, &options).await?;
+                Ok(bus.tables().await?.phase(phase).clone())
+            }
+        }
+    }
+
+    /// Keeps the pending tables.
+    pub async fn confirm(&self) -> Result<TableShow, Error> {
+        self.change("Confirm", names::TABLES_CONFIRM).await
+    }
+
+    /// Goes back to the tables before the pending ones.
+    pub async fn revert(&self) -> Result<TableShow, Error> {
+        self.change("Revert", names::TABLES_REVERT).await
+    }
+
+    /// Reads all table files again.
+    pub async fn reload(&self) -> Result<TableShow, Error> {
+        self.change("Reload", names::TABLES_RELOAD).await
+    }
+
+    async fn change(&self, method: &str, route: &str) -> Result<TableShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("POST", route, NO_BODY).await,
+            Transport::Bus(bus) => {
+                bus.change_tables(method).await?;
+                bus.tables().await
+            }
+        }
+    }
+
+    /// Lets running requests finish and takes no new ones; answers when idle.
+    pub async fn drain(&self) -> Result<(), Error> {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                socket.call::<serde::de::IgnoredAny>("POST", names::DRAIN, NO_BODY).await?;
+                Ok(())
+            }
+            Transport::Bus(bus) => bus.drain().await,
+        }
+    }
+
+    fn socket(&self, what: &str) -> Result<&Socket, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => Ok(socket),
+            Transport::Bus(_) => Err(Error::new(ErrorKind::Unsupported, format!("{what} is on the socket, not on the bus"))),
+        }
+    }
+}
+
+const NO_BODY: Option<&()> = None;
+
+fn stream_with_usage(options: &mut GenerationOptions) {
+    options.stream = true;
+    options.stream_options = Some(StreamOptions { include_usage: true });
+}
