@@ -199,8 +199,8 @@ pub struct Error {
     pub message: String,
     /// The field at fault, if one is.
     pub param: Option<String>,
-    /// Numbers for a program (counts of an overflow, `retry_after_s`).
-    pub details: Map<String, Value>,
+    /// Numbers for a program (counts of an overflow, `retry_after_s`); boxed to keep every `Result` small.
+    pub details: Box<Map<String, Value>>,
 }
 
 impl fmt::Display for Error {
@@ -217,7 +217,7 @@ impl fmt::Display for Error {
 impl Error {
     /// An error without a field.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, details: Map::new() }
+        Self { kind, message: message.into(), param: None, details: Box::default() }
     }
 
     /// A field is wrong.
@@ -277,7 +277,7 @@ impl From<Error> for ErrorBody {
                 kind: error.kind.openai_type().to_owned(),
                 param: error.param,
                 code: Some(error.kind.code().to_owned()),
-                details: error.details,
+                details: *error.details,
             },
         }
     }
@@ -291,7 +291,7 @@ impl ErrorBody {
             kind: known.unwrap_or_else(|| ErrorKind::from_http_status(status)),
             message: self.error.message,
             param: self.error.param,
-            details: self.error.details,
+            details: Box::new(self.error.details),
         }
     }
 }
