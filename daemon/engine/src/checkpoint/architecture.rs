@@ -65,34 +65,21 @@ impl Architecture {
             "llama" => Family::Llama,
             "qwen2" => Family::Qwen2,
             other => {
-                return Err(CheckpointError::Unsupported {
-                    what: "architecture",
-                    name: other.to_owned(),
-                    supported: "llama, qwen2",
-                });
+                return Err(CheckpointError::Unsupported { what: "architecture", name: other.to_owned(), supported: "llama, qwen2" });
             }
         };
         let hidden = config.count("hidden_size", 1 << 16)?;
         let heads = config.count("num_attention_heads", 1 << 12)?;
         let kv_heads = config.count_or("num_key_value_heads", 1 << 12, heads)?;
         if !heads.is_multiple_of(kv_heads) {
-            return Err(config.bad(
-                "num_key_value_heads",
-                format!("{kv_heads} does not divide {heads} heads"),
-            ));
+            return Err(config.bad("num_key_value_heads", format!("{kv_heads} does not divide {heads} heads")));
         }
         if config.is_null("head_dim") && !hidden.is_multiple_of(heads) {
-            return Err(config.bad(
-                "num_attention_heads",
-                format!("{heads} does not divide a hidden size of {hidden}"),
-            ));
+            return Err(config.bad("num_attention_heads", format!("{heads} does not divide a hidden size of {hidden}")));
         }
         let head_dim = config.count_or("head_dim", 1 << 10, hidden / heads)?;
         if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(config.bad(
-                "head_dim",
-                format!("{head_dim} is not an even number of features"),
-            ));
+            return Err(config.bad("head_dim", format!("{head_dim} is not an even number of features")));
         }
         let activation = match config.text_or("hidden_act", "silu")? {
             "silu" | "swish" => Activation::Silu,
@@ -146,16 +133,10 @@ fn refuse_variants(config: &Fields<'_>, family: Family) -> Result<(), Checkpoint
         }
     }
     if !config.is_null("quantization_config") {
-        return Err(config.bad(
-            "quantization_config",
-            "quantised weights are not supported yet".into(),
-        ));
+        return Err(config.bad("quantization_config", "quantised weights are not supported yet".into()));
     }
     if config.fraction_or("partial_rotary_factor", 1.0)? != 1.0 {
-        return Err(config.bad(
-            "partial_rotary_factor",
-            "partial rotation is not supported".into(),
-        ));
+        return Err(config.bad("partial_rotary_factor", "partial rotation is not supported".into()));
     }
     Ok(())
 }

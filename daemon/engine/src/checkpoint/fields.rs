@@ -14,30 +14,15 @@ pub(super) struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// The file's outermost object.
     pub fn root(path: &'a Path, value: &'a Value) -> Result<Self, CheckpointError> {
-        let map = value.as_object().ok_or_else(|| CheckpointError::Json {
-            path: path.to_owned(),
-            detail: "not a JSON object".into(),
-        })?;
-        Ok(Self {
-            path,
-            prefix: "",
-            map,
-        })
+        let map = value.as_object().ok_or_else(|| CheckpointError::Json { path: path.to_owned(), detail: "not a JSON object".into() })?;
+        Ok(Self { path, prefix: "", map })
     }
 
     /// An object inside, None where absent or null. `prefix` is its name with a dot, for errors.
-    pub fn inner(
-        &self,
-        field: &str,
-        prefix: &'static str,
-    ) -> Result<Option<Fields<'a>>, CheckpointError> {
+    pub fn inner(&self, field: &str, prefix: &'static str) -> Result<Option<Fields<'a>>, CheckpointError> {
         match self.value(field) {
             None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Fields {
-                path: self.path,
-                prefix,
-                map,
-            })),
+            Some(Value::Object(map)) => Ok(Some(Fields { path: self.path, prefix, map })),
             Some(_) => Err(self.bad(field, "not an object".into())),
         }
     }
@@ -54,32 +39,21 @@ impl<'a> Fields<'a> {
 
     /// A complaint about a field.
     pub fn bad(&self, field: &str, detail: String) -> CheckpointError {
-        CheckpointError::Field {
-            path: self.path.to_owned(),
-            field: format!("{}{field}", self.prefix),
-            detail,
-        }
+        CheckpointError::Field { path: self.path.to_owned(), field: format!("{}{field}", self.prefix), detail }
     }
 
     fn required(&self, field: &str) -> Result<&'a Value, CheckpointError> {
-        self.value(field)
-            .ok_or_else(|| self.bad(field, "missing".into()))
+        self.value(field).ok_or_else(|| self.bad(field, "missing".into()))
     }
 
     /// A text.
     pub fn text(&self, field: &str) -> Result<&'a str, CheckpointError> {
-        self.required(field)?
-            .as_str()
-            .ok_or_else(|| self.bad(field, "not a string".into()))
+        self.required(field)?.as_str().ok_or_else(|| self.bad(field, "not a string".into()))
     }
 
     /// A text with a default.
     pub fn text_or(&self, field: &str, default: &'a str) -> Result<&'a str, CheckpointError> {
-        if self.is_null(field) {
-            Ok(default)
-        } else {
-            self.text(field)
-        }
+        if self.is_null(field) { Ok(default) } else { self.text(field) }
     }
 
     /// A count from 1 to `max`.
@@ -88,25 +62,13 @@ impl<'a> Fields<'a> {
         match value.as_u64() {
             Some(n) if n >= 1 && n <= max as u64 => Ok(n as usize),
             Some(n) => Err(self.bad(field, format!("{n} is not between 1 and {max}"))),
-            None => Err(self.bad(
-                field,
-                format!("{value} is not a whole number between 1 and {max}"),
-            )),
+            None => Err(self.bad(field, format!("{value} is not a whole number between 1 and {max}"))),
         }
     }
 
     /// A count with a default.
-    pub fn count_or(
-        &self,
-        field: &str,
-        max: usize,
-        default: usize,
-    ) -> Result<usize, CheckpointError> {
-        if self.is_null(field) {
-            Ok(default)
-        } else {
-            self.count(field, max)
-        }
+    pub fn count_or(&self, field: &str, max: usize, default: usize) -> Result<usize, CheckpointError> {
+        if self.is_null(field) { Ok(default) } else { self.count(field, max) }
     }
 
     /// A number above 0 and at most `max`.
@@ -114,20 +76,13 @@ impl<'a> Fields<'a> {
         let value = self.required(field)?;
         match value.as_f64() {
             Some(x) if x > 0.0 && x <= max => Ok(x),
-            _ => Err(self.bad(
-                field,
-                format!("{value} is not a number above 0 and at most {max}"),
-            )),
+            _ => Err(self.bad(field, format!("{value} is not a number above 0 and at most {max}"))),
         }
     }
 
     /// A positive number with a default.
     pub fn positive_or(&self, field: &str, max: f64, default: f64) -> Result<f64, CheckpointError> {
-        if self.is_null(field) {
-            Ok(default)
-        } else {
-            self.positive(field, max)
-        }
+        if self.is_null(field) { Ok(default) } else { self.positive(field, max) }
     }
 
     /// A share, above 0 and at most 1, with a default.
@@ -146,16 +101,11 @@ impl<'a> Fields<'a> {
 
     /// Token ids: one number or a list of at most 64; empty where absent.
     pub fn token_ids(&self, field: &str) -> Result<Vec<u32>, CheckpointError> {
-        let id = |v: &Value| {
-            v.as_u64()
-                .and_then(|n| u32::try_from(n).ok())
-                .ok_or_else(|| self.bad(field, format!("{v} is not a token id")))
-        };
+        let id =
+            |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok()).ok_or_else(|| self.bad(field, format!("{v} is not a token id")));
         match self.value(field) {
             None => Ok(Vec::new()),
-            Some(Value::Array(list)) if list.len() > 64 => {
-                Err(self.bad(field, "more than 64 token ids".into()))
-            }
+            Some(Value::Array(list)) if list.len() > 64 => Err(self.bad(field, "more than 64 token ids".into())),
             Some(Value::Array(list)) => list.iter().map(id).collect(),
             Some(one) => Ok(vec![id(one)?]),
         }

@@ -69,19 +69,8 @@ impl Checkpoint {
         let architecture = Architecture::parse(&fields)?;
         let eos = end_tokens(dir, &fields, architecture.vocab)?;
         let weights = Weights::open(dir)?;
-        let prefix = if weights.contains("embed_tokens.weight") {
-            ""
-        } else {
-            "model."
-        };
-        let checkpoint = Self {
-            dir: dir.to_owned(),
-            config,
-            architecture,
-            eos,
-            weights,
-            prefix,
-        };
+        let prefix = if weights.contains("embed_tokens.weight") { "" } else { "model." };
+        let checkpoint = Self { dir: dir.to_owned(), config, architecture, eos, weights, prefix };
         checkpoint.check()?;
         Ok(checkpoint)
     }
@@ -109,24 +98,18 @@ impl Checkpoint {
     /// `[vocab][hidden]`.
     pub fn embedding(&self) -> Result<MatrixSource, CheckpointError> {
         let a = &self.architecture;
-        self.weights
-            .matrix(&self.name("embed_tokens.weight"), a.vocab, a.hidden)
+        self.weights.matrix(&self.name("embed_tokens.weight"), a.vocab, a.hidden)
     }
 
     /// `[vocab][hidden]`; the embedding where they are tied.
     pub fn head(&self) -> Result<MatrixSource, CheckpointError> {
         let a = &self.architecture;
-        if a.tied {
-            self.embedding()
-        } else {
-            self.weights.matrix("lm_head.weight", a.vocab, a.hidden)
-        }
+        if a.tied { self.embedding() } else { self.weights.matrix("lm_head.weight", a.vocab, a.hidden) }
     }
 
     /// `[hidden]`.
     pub fn final_norm(&self) -> Result<Vec<f32>, CheckpointError> {
-        self.weights
-            .vector(&self.name("norm.weight"), self.architecture.hidden)
+        self.weights.vector(&self.name("norm.weight"), self.architecture.hidden)
     }
 
     /// The weights of layer `index` (below `architecture().layers`).
@@ -167,15 +150,9 @@ impl Checkpoint {
             self.layer(index)?;
         }
         for name in self.weights.names() {
-            let known_bias = self.architecture.qkv_bias
-                && ["q_proj.bias", "k_proj.bias", "v_proj.bias"]
-                    .iter()
-                    .any(|b| name.ends_with(b));
+            let known_bias = self.architecture.qkv_bias && ["q_proj.bias", "k_proj.bias", "v_proj.bias"].iter().any(|b| name.ends_with(b));
             if name.ends_with(".bias") && !known_bias {
-                return Err(CheckpointError::UnexpectedTensor {
-                    name: name.to_owned(),
-                    family: self.architecture.family.name(),
-                });
+                return Err(CheckpointError::UnexpectedTensor { name: name.to_owned(), family: self.architecture.family.name() });
             }
         }
         Ok(())
@@ -189,11 +166,7 @@ impl Checkpoint {
 /// From generation_config.json, else from config.json.
 fn end_tokens(dir: &Path, config: &Fields<'_>, vocab: usize) -> Result<Vec<u32>, CheckpointError> {
     let path = dir.join("generation_config.json");
-    let generation = if path.exists() {
-        Some(read_json(&path)?)
-    } else {
-        None
-    };
+    let generation = if path.exists() { Some(read_json(&path)?) } else { None };
     let mut eos = Vec::new();
     if let Some(value) = &generation {
         eos = Fields::root(&path, value)?.token_ids("eos_token_id")?;
@@ -202,36 +175,24 @@ fn end_tokens(dir: &Path, config: &Fields<'_>, vocab: usize) -> Result<Vec<u32>,
         eos = config.token_ids("eos_token_id")?;
     }
     match eos.iter().find(|&&id| id as usize >= vocab) {
-        Some(id) => Err(config.bad(
-            "eos_token_id",
-            format!("{id} is outside the vocabulary of {vocab}"),
-        )),
+        Some(id) => Err(config.bad("eos_token_id", format!("{id} is outside the vocabulary of {vocab}"))),
         None => Ok(eos),
     }
 }
 
 fn read_json(path: &Path) -> Result<Value, CheckpointError> {
-    serde_json::from_slice(&read_limited(path, MAX_JSON)?).map_err(|e| CheckpointError::Json {
-        path: path.to_owned(),
-        detail: e.to_string(),
-    })
+    serde_json::from_slice(&read_limited(path, MAX_JSON)?)
+        .map_err(|e| CheckpointError::Json { path: path.to_owned(), detail: e.to_string() })
 }
 
 /// Reads a whole file of at most `limit` bytes.
 fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
-    let io = |source| CheckpointError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| CheckpointError::Io { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(io)?;
     let mut bytes = Vec::new();
     let size = file.take(limit + 1).read_to_end(&mut bytes).map_err(io)? as u64;
     if size > limit {
-        return Err(CheckpointError::TooLarge {
-            path: path.to_owned(),
-            size,
-            limit,
-        });
+        return Err(CheckpointError::TooLarge { path: path.to_owned(), size, limit });
     }
     Ok(bytes)
 }

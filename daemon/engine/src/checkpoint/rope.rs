@@ -28,10 +28,7 @@ pub(super) fn parse(config: &Fields<'_>, head_dim: usize) -> Result<Rope, Checkp
             let low = s.positive("low_freq_factor", 1e6)?;
             let high = s.positive("high_freq_factor", 1e6)?;
             if high <= low {
-                return Err(s.bad(
-                    "high_freq_factor",
-                    format!("{high} is not above low_freq_factor {low}"),
-                ));
+                return Err(s.bad("high_freq_factor", format!("{high} is not above low_freq_factor {low}")));
             }
             let original = s.count("original_max_position_embeddings", 1 << 24)? as f64;
             for f in &mut inv_freq {
@@ -39,24 +36,15 @@ pub(super) fn parse(config: &Fields<'_>, head_dim: usize) -> Result<Rope, Checkp
             }
         }
         (other, _) => {
-            return Err(CheckpointError::Unsupported {
-                what: "rope type",
-                name: other.to_owned(),
-                supported: "default, llama3",
-            });
+            return Err(CheckpointError::Unsupported { what: "rope type", name: other.to_owned(), supported: "default, llama3" });
         }
     }
-    Ok(Rope {
-        inv_freq: inv_freq.into_iter().map(|f| f as f32).collect(),
-        factor: 1.0,
-    })
+    Ok(Rope { inv_freq: inv_freq.into_iter().map(|f| f as f32).collect(), factor: 1.0 })
 }
 
 /// θ^(−2i/d) for i in 0..d/2.
 fn default_frequencies(theta: f64, head_dim: usize) -> Vec<f64> {
-    (0..head_dim / 2)
-        .map(|i| theta.powf(-((2 * i) as f64) / head_dim as f64))
-        .collect()
+    (0..head_dim / 2).map(|i| theta.powf(-((2 * i) as f64) / head_dim as f64)).collect()
 }
 
 /// Long wavelengths are stretched by `factor`, short ones kept, those between blended.
@@ -79,10 +67,7 @@ mod tests {
     use std::path::Path;
 
     fn rope(config: serde_json::Value) -> Result<Rope, CheckpointError> {
-        parse(
-            &Fields::root(Path::new("config.json"), &config).unwrap(),
-            64,
-        )
+        parse(&Fields::root(Path::new("config.json"), &config).unwrap(), 64)
     }
 
     #[test]
@@ -102,18 +87,13 @@ mod tests {
         let plain = rope(json!({"rope_theta": 500000.0})).unwrap();
         assert_eq!(r.inv_freq[0], plain.inv_freq[0]);
         assert_eq!(r.inv_freq[31], (500000f64.powf(-62.0 / 64.0) / 32.0) as f32);
-        let between = (0..32)
-            .filter(|&i| {
-                r.inv_freq[i] < plain.inv_freq[i] && r.inv_freq[i] > plain.inv_freq[i] / 32.0
-            })
-            .count();
+        let between = (0..32).filter(|&i| r.inv_freq[i] < plain.inv_freq[i] && r.inv_freq[i] > plain.inv_freq[i] / 32.0).count();
         assert!(between > 0, "some wavelengths are blended");
     }
 
     #[test]
     fn transformers_5_parameters_are_read() {
-        let r = rope(json!({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}))
-            .unwrap();
+        let r = rope(json!({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}})).unwrap();
         assert_eq!(r.inv_freq[16], 0.1);
     }
 

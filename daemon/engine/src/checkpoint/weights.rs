@@ -37,10 +37,7 @@ struct Tensor {
 impl Weights {
     /// Maps `model.safetensors`, or the shards that the index names.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
-        let mut weights = Self {
-            files: Vec::new(),
-            tensors: HashMap::new(),
-        };
+        let mut weights = Self { files: Vec::new(), tensors: HashMap::new() };
         for name in file_names(dir)? {
             weights.add(dir, name)?;
         }
@@ -54,18 +51,9 @@ impl Weights {
         let file = self.files.len();
         for (tensor, info) in metadata.tensors() {
             let range = data + info.data_offsets.0..data + info.data_offsets.1;
-            let entry = Tensor {
-                file,
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                range,
-            };
+            let entry = Tensor { file, dtype: info.dtype, shape: info.shape.clone(), range };
             if let Some(previous) = self.tensors.insert(tensor.clone(), entry) {
-                return Err(CheckpointError::TensorTwice {
-                    name: tensor,
-                    first: self.files[previous.file].name.clone(),
-                    second: name,
-                });
+                return Err(CheckpointError::TensorTwice { name: tensor, first: self.files[previous.file].name.clone(), second: name });
             }
         }
         self.files.push(Shard { name, map });
@@ -83,20 +71,9 @@ impl Weights {
     }
 
     /// A matrix `[rows][cols]`.
-    pub fn matrix(
-        &self,
-        name: &str,
-        rows: usize,
-        cols: usize,
-    ) -> Result<MatrixSource, CheckpointError> {
+    pub fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<MatrixSource, CheckpointError> {
         let (tensor, format) = self.checked(name, &[rows, cols])?;
-        Ok(MatrixSource {
-            rows,
-            cols,
-            format,
-            map: Arc::clone(&self.files[tensor.file].map),
-            range: tensor.range.clone(),
-        })
+        Ok(MatrixSource { rows, cols, format, map: Arc::clone(&self.files[tensor.file].map), range: tensor.range.clone() })
     }
 
     /// A vector as float32.
@@ -105,52 +82,23 @@ impl Weights {
         let bytes = &self.files[tensor.file].map[tensor.range.clone()];
         let pairs = bytes.as_chunks::<2>().0;
         Ok(match format {
-            WeightFormat::Fp16 => pairs
-                .iter()
-                .map(|&b| half::f16::from_le_bytes(b).to_f32())
-                .collect(),
-            WeightFormat::Fp32 => bytes
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|&b| f32::from_le_bytes(b))
-                .collect(),
+            WeightFormat::Fp16 => pairs.iter().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect(),
+            WeightFormat::Fp32 => bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
             // `format_of` gives no other format.
-            _ => pairs
-                .iter()
-                .map(|&b| half::bf16::from_le_bytes(b).to_f32())
-                .collect(),
+            _ => pairs.iter().map(|&b| half::bf16::from_le_bytes(b).to_f32()).collect(),
         })
     }
 
     /// Finds a tensor; its shape, element type, length and alignment hold afterwards.
-    fn checked(
-        &self,
-        name: &str,
-        shape: &[usize],
-    ) -> Result<(&Tensor, WeightFormat), CheckpointError> {
-        let tensor = self
-            .tensors
-            .get(name)
-            .ok_or_else(|| CheckpointError::TensorMissing {
-                name: name.to_owned(),
-            })?;
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<(&Tensor, WeightFormat), CheckpointError> {
+        let tensor = self.tensors.get(name).ok_or_else(|| CheckpointError::TensorMissing { name: name.to_owned() })?;
         if tensor.shape != shape {
-            return Err(CheckpointError::Shape {
-                name: name.to_owned(),
-                found: tensor.shape.clone(),
-                expected: shape.to_vec(),
-            });
+            return Err(CheckpointError::Shape { name: name.to_owned(), found: tensor.shape.clone(), expected: shape.to_vec() });
         }
-        let (format, size) =
-            format_of(tensor.dtype).ok_or_else(|| CheckpointError::ElementType {
-                name: name.to_owned(),
-                found: format!("{:?}", tensor.dtype),
-            })?;
+        let (format, size) = format_of(tensor.dtype)
+            .ok_or_else(|| CheckpointError::ElementType { name: name.to_owned(), found: format!("{:?}", tensor.dtype) })?;
         if !tensor.range.start.is_multiple_of(size) {
-            return Err(CheckpointError::Misaligned {
-                name: name.to_owned(),
-            });
+            return Err(CheckpointError::Misaligned { name: name.to_owned() });
         }
         Ok((tensor, format))
     }
@@ -175,9 +123,7 @@ fn file_names(dir: &Path) -> Result<Vec<String>, CheckpointError> {
     let index = dir.join("model.safetensors.index.json");
     if !index.exists() {
         if !dir.join("model.safetensors").exists() {
-            return Err(CheckpointError::NoWeights {
-                dir: dir.to_owned(),
-            });
+            return Err(CheckpointError::NoWeights { dir: dir.to_owned() });
         }
         return Ok(vec!["model.safetensors".to_owned()]);
     }
@@ -185,38 +131,25 @@ fn file_names(dir: &Path) -> Result<Vec<String>, CheckpointError> {
     struct Index {
         weight_map: HashMap<String, String>,
     }
-    let bad = |detail: String| CheckpointError::Json {
-        path: index.clone(),
-        detail,
-    };
-    let parsed: Index = serde_json::from_slice(&super::read_limited(&index, MAX_INDEX)?)
-        .map_err(|e| bad(e.to_string()))?;
+    let bad = |detail: String| CheckpointError::Json { path: index.clone(), detail };
+    let parsed: Index = serde_json::from_slice(&super::read_limited(&index, MAX_INDEX)?).map_err(|e| bad(e.to_string()))?;
     let names: BTreeSet<String> = parsed.weight_map.into_values().collect();
     if names.is_empty() || names.len() > MAX_SHARDS {
-        return Err(bad(format!(
-            "{} shards; expected 1 to {MAX_SHARDS}",
-            names.len()
-        )));
+        return Err(bad(format!("{} shards; expected 1 to {MAX_SHARDS}", names.len())));
     }
     for name in &names {
         if Path::new(name).file_name().and_then(|n| n.to_str()) != Some(name.as_str()) {
             return Err(bad(format!("shard name {name:?} is not a plain file name")));
         }
         if !dir.join(name).exists() {
-            return Err(CheckpointError::ShardMissing {
-                dir: dir.to_owned(),
-                shard: name.clone(),
-            });
+            return Err(CheckpointError::ShardMissing { dir: dir.to_owned(), shard: name.clone() });
         }
     }
     Ok(names.into_iter().collect())
 }
 
 fn map(path: &Path) -> Result<Arc<memmap2::Mmap>, CheckpointError> {
-    let io = |source| CheckpointError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| CheckpointError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(io)?;
     // SAFETY: the map is only read. Checkpoint files are replaced by rename, never written in place, so the bytes stay as they are
     // while the map lives; an administrator who truncates one under a running daemon gets SIGBUS and a restart.
@@ -226,22 +159,16 @@ fn map(path: &Path) -> Result<Arc<memmap2::Mmap>, CheckpointError> {
 
 /// Where the data begins, and the tensors' places relative to it; all lie inside the file.
 fn read_header(path: &Path, map: &[u8]) -> Result<(usize, Metadata), CheckpointError> {
-    let bad = |detail: String| CheckpointError::Safetensors {
-        path: PathBuf::from(path),
-        detail,
-    };
+    let bad = |detail: String| CheckpointError::Safetensors { path: PathBuf::from(path), detail };
     let Some(&length) = map.first_chunk::<8>() else {
         return Err(bad("cut short before its header".into()));
     };
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER {
-        return Err(bad(format!(
-            "a header of {length} bytes; the limit is {MAX_HEADER}"
-        )));
+        return Err(bad(format!("a header of {length} bytes; the limit is {MAX_HEADER}")));
     }
     let (header, metadata) = safetensors::SafeTensors::read_metadata(map).map_err(|e| match e {
-        safetensors::SafeTensorError::MetadataIncompleteBuffer
-        | safetensors::SafeTensorError::InvalidHeaderLength => {
+        safetensors::SafeTensorError::MetadataIncompleteBuffer | safetensors::SafeTensorError::InvalidHeaderLength => {
             bad("cut short: the file is not as long as its header says".into())
         }
         other => bad(other.to_string()),
