@@ -143,6 +143,10 @@ pub trait Backend: Send + 'static {
 
     /// Loads matrices stacked by rows as one (QKV, gate and up); all have the same `cols`.
     fn matrix(&mut self, parts: &[MatrixSource]) -> Result<Self::Matrix, KernelError>;
+    /// Loads a matrix that only `embed` reads (an untied embedding), which a device may keep where it lies.
+    fn lookup_table(&mut self, source: &MatrixSource) -> Result<Self::Matrix, KernelError> {
+        self.matrix(std::slice::from_ref(source))
+    }
     /// Loads a vector.
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, KernelError>;
     /// Allocates activations.
@@ -185,7 +189,7 @@ pub trait Backend: Send + 'static {
     fn gated(&mut self, gate_up: &Self::Tensor, act: Activation, out: &mut Self::Tensor) -> Result<(), KernelError>;
     /// Narrows the step to the last row of each sequence that samples: `out` gets those rows of `x`, in order.
     fn last_rows(&mut self, x: &Self::Tensor, out: &mut Self::Tensor) -> Result<(), KernelError>;
-    /// Final norm, head and draw for the rows of `last_rows`; waits. One entry for each sequence of the step, None where it does not sample.
+    /// Head and draw for the rows of `last_rows`, normed since; waits. One entry for each sequence of the step, None where it does not sample.
     fn sample(&mut self, x: &Self::Tensor, head: &Self::Matrix, report: &mut StepReport) -> Result<(), KernelError>;
 
     /// Copies logits of the step's sampled rows, in order, for tests and tools.

@@ -1,6 +1,16 @@
 //! The CPU implementation: a scalar reference, and SIMD with threads.
 
-pub mod attention;
-mod pages;
+pub mod backend;
+mod buffer;
+mod isa;
+mod matmul;
+mod norm;
 pub mod pool;
-pub mod reference;
+mod rope;
+pub mod sampler;
+mod shared;
+mod step;
+mod store;
+mod weights;
+
+pub use backend::{CpuBackend, CpuOptions, Precision};
