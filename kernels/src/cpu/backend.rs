@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::attention;
 use super::buffer::Buffer;
 use super::isa::Isa;
 use super::matmul::{Inputs, Scratch, matmul};
@@ -153,7 +154,7 @@ impl Backend for CpuBackend {
         BackendInfo {
             name: "cpu",
             device: processor(),
-            kernel_set: format!("{}, {inputs}", self.isa.name()),
+            kernel_set: format!("{}, {inputs}; attention {}", self.isa.name(), attention::kernel_set()),
             parallelism: self.pool.workers(),
         }
     }
@@ -283,7 +284,10 @@ impl Backend for CpuBackend {
                 kept: None,
                 counters: &mut counters,
             };
-            attend(&self.pool, phase, &mut call);
+            match phase {
+                Phase::Prefill => attention::prefill(&mut call, &self.pool)?,
+                Phase::Decode => attention::decode(&mut call, &self.pool)?,
+            }
             for (&place, &votes) in places.iter().zip(&counters) {
                 self.step.counters[place] += votes;
             }
@@ -352,37 +356,6 @@ fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")).and_then(|rest| rest.split_once(':'));
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
-}
-
-/// Plain attention: every key of every query, in the order of the pages.
-fn attend(pool: &Pool, _phase: Phase, call: &mut AttnCall<'_>) {
-    let g = call.geometry;
-    let (d, group) = (g.head_dim, g.heads / g.kv_heads);
-    let (layout, kv) = (call.kv.layout, call.kv);
-    let (q, q_stride) = (call.q, call.q_stride);
-    let out = SharedMut::new(call.out);
-    for seq in call.seqs {
-        pool.run(seq.q_len * g.heads, &|task, _| {
-            let (i, h) = (task / g.heads, task % g.heads);
-            let q = &q[(seq.row + i) * q_stride + h * d..][..d];
-            let end = seq.q_start + i + 1;
-            let from = g.window.map_or(0, |w| end.saturating_sub(w));
-            let at = |j: usize| layout.offset(seq.block_table[j / crate::pages::PAGE], h / group, j % crate::pages::PAGE);
-            let dot = |j: usize| kv.k[at(j)..at(j) + d].iter().zip(q).map(|(&k, &q)| layout.format.decode(k) * q).sum::<f32>() * g.scale;
-            let scores: Vec<f32> = (from..end).map(dot).collect();
-            let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            // SAFETY: one task writes this head of this row.
-            let out = unsafe { out.part((seq.row + i) * g.heads * d + h * d, d) };
-            out.fill(0.0);
-            let mut sum = 0.0;
-            for (j, x) in (from..end).zip(scores) {
-                let p = (x - max).exp();
-                sum += p;
-                out.iter_mut().zip(&kv.v[at(j)..at(j) + d]).for_each(|(o, &v)| *o += p * layout.format.decode(v));
-            }
-            out.iter_mut().for_each(|o| *o /= sum);
-        });
-    }
 }
 
 #[cfg(test)]

@@ -170,10 +170,10 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
     let (together, logits) = run(&[0, 1, 2]);
     assert_eq!(logits.len(), 3);
     assert!(together.counters[1].votes == 0 && together.counters[2].votes == 0, "dense sequences take no votes");
-    for i in 0..3 {
+    for (i, beside) in logits.iter().enumerate() {
         let (alone, row) = run(&[i]);
         assert_eq!(alone.sampled[0], together.sampled[i], "sequence {i}");
-        assert_eq!(row[0], logits[i]);
+        assert_eq!(&row[0], beside);
         assert_eq!(alone.counters[0], together.counters[i]);
     }
 }

@@ -1,11 +1,14 @@
 //! The CPU implementation: a scalar reference, and SIMD with threads.
 
+pub mod attention;
 pub mod backend;
 mod buffer;
 mod isa;
 mod matmul;
 mod norm;
+mod pages;
 pub mod pool;
+pub mod reference;
 mod rope;
 pub mod sampler;
 mod shared;
