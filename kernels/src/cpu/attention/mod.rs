@@ -1,26 +1,92 @@
-//! Attention on the CPU as the backend calls it: threads over (sequence, KV head, query tile), arithmetic in float32.
+//! Attention on the CPU as the backend calls it: threads over independent items, arithmetic in float32, kernels chosen at run time.
+//!
+//! Dense and skipping kernels are compiled apart; a sequence without a threshold always runs the dense one, whatever else is in the batch.
+
+mod decode;
+mod isa;
+mod lanes;
+mod prefill;
+mod scratch;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use super::pool::Pool;
 use super::reference;
-use crate::attention::{AttnCall, AttnGeometry, DEFAULT_VOTES};
+use crate::attention::{AttnCall, AttnGeometry, DEFAULT_VOTES, SkipCounters};
 use crate::backend::KernelError;
+pub use isa::Isa;
 
 /// Attention of prompt chunks: any `q_len`, votes per 128×128 tile and head.
-pub fn prefill(call: &mut AttnCall<'_>, _pool: &Pool) -> Result<(), KernelError> {
-    reference::prefill(call, &DEFAULT_VOTES)
+pub fn prefill(call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
+    prefill_on(Isa::best(), call, pool)
 }
 
 /// Attention of one query token a sequence: votes per run of 32 keys and KV head, against the true row maximum.
-pub fn decode(call: &mut AttnCall<'_>, _pool: &Pool) -> Result<(), KernelError> {
-    reference::decode(call, &DEFAULT_VOTES)
+pub fn decode(call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
+    decode_on(Isa::best(), call, pool)
 }
 
 /// Whether SIMD kernels are built for this geometry; others run on the scalar reference, slowly.
-pub fn has_kernel(_geometry: &AttnGeometry) -> bool {
-    false
+pub fn has_kernel(geometry: &AttnGeometry) -> bool {
+    isa::HEAD_DIMS.contains(&geometry.head_dim)
 }
 
 /// The instruction set in use, in words.
 pub fn kernel_set() -> &'static str {
-    "scalar"
+    Isa::best().name()
+}
+
+/// `prefill` with a given instruction set, which must be one of `Isa::available`.
+pub fn prefill_on(isa: Isa, call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
+    call.check()?;
+    let (Some(dense), Some(skip)) = (isa.prefill(call.geometry.head_dim, false), isa.prefill(call.geometry.head_dim, true)) else {
+        return reference::prefill(call, &DEFAULT_VOTES);
+    };
+    let shared = prefill::Prefill::new(call);
+    let items = shared.plan(pool.workers());
+    pool.run(items.len(), &|i, _| {
+        let kernel = if items[i].ln_lambda.is_some() { skip } else { dense };
+        // SAFETY: `isa` is available, the call was checked, and the pool hands out every item once.
+        scratch::with(|s| unsafe { kernel(&shared, &items[i], s) });
+    });
+    let tallies: Vec<_> = (0..call.seqs.len()).map(|i| shared.tally(i)).collect();
+    for (counters, (votes, skipped)) in call.counters.iter_mut().zip(tallies) {
+        *counters += SkipCounters { votes, skipped, bytes_not_read: 0 };
+    }
+    Ok(())
+}
+
+/// `decode` with a given instruction set, which must be one of `Isa::available`.
+pub fn decode_on(isa: Isa, call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
+    call.check()?;
+    if let Some(seq) = call.seqs.iter().find(|s| s.q_len != 1) {
+        return Err(KernelError::Invalid(format!("attention: {} rows in a decode sequence", seq.q_len)));
+    }
+    let Some(kernels) = isa.decode(call.geometry.head_dim) else {
+        return reference::decode(call, &DEFAULT_VOTES);
+    };
+    let (groups, items, sizes) = decode::plan(call);
+    let skips = sizes.scores > 0;
+    scratch::with_shared(|buffers| {
+        let buffers = buffers.parts([sizes.scores, sizes.run_max, sizes.partials]);
+        let shared = decode::Decode::new(call, groups, items, buffers);
+        pool.run(shared.items.len(), &|i, _| {
+            // SAFETY: `isa` is available, the call was checked, and the pool hands out every item once.
+            scratch::with(|s| unsafe { (kernels.scan)(&shared, shared.items[i], s) });
+        });
+        if skips {
+            pool.run(shared.items.len(), &|i, _| {
+                // SAFETY: as above, and the scan is over.
+                scratch::with(|s| unsafe { (kernels.gather_survivors)(&shared, shared.items[i], s) });
+            });
+        }
+        pool.run(shared.groups.len(), &|i, _| decode::merge(&shared, i));
+        let bytes = 2 * call.geometry.head_dim as u64;
+        for (i, counters) in call.counters.iter_mut().enumerate() {
+            let [votes, skipped, keys] = shared.tally(i);
+            *counters += SkipCounters { votes, skipped, bytes_not_read: keys * bytes };
+        }
+    });
+    Ok(())
 }

@@ -1,0 +1,478 @@
+//! Decode: one query row a sequence, cut into spans of keys for the workers; spans and their order depend on the length alone.
+//!
+//! Dense attention scores and weighs a span in one pass, each span with its own maximum. Skipping scans all keys first, so that the vote
+//! sees the true row maximum, and then gathers the values of the surviving runs.
+
+use super::lanes::Lanes;
+use super::scratch::{Scratch, Shared};
+use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES};
+use crate::cpu::pages::Keys;
+use crate::pages::{KvFormat, KvView, PAGE};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Keys a span: two pages.
+pub(super) const SPAN: usize = 2 * PAGE;
+const RUN: usize = DEFAULT_VOTES.run;
+/// Most heads whose accumulators are held at once.
+const HELD: usize = 4;
+
+/// One sequence and KV head.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub seq: usize,
+    pub kv_head: usize,
+    /// Keys in reach.
+    keys: Range<usize>,
+    /// ln λ, or None for the dense kernel.
+    pub ln_lambda: Option<f32>,
+    /// Index of the first span in the partial results.
+    first_span: usize,
+    /// Where the group's scores start (skipping only): `[head][spans · SPAN]`, and its run maxima.
+    scores: usize,
+    run_max: usize,
+}
+
+impl Group {
+    fn spans(&self) -> Range<usize> {
+        if self.keys.is_empty() { 0..0 } else { self.keys.start / SPAN..self.keys.end.div_ceil(SPAN) }
+    }
+}
+
+/// One span of one group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub group: usize,
+    span: usize,
+}
+
+/// What all items of a call share.
+pub(super) struct Decode<'a> {
+    geometry: AttnGeometry,
+    q: &'a [f32],
+    q_stride: usize,
+    kv: KvView<'a>,
+    seqs: &'a [AttnSeq<'a>],
+    pub groups: Vec<Group>,
+    pub items: Vec<Item>,
+    out: Shared<f32>,
+    lse: Option<Shared<f32>>,
+    kept: Option<Vec<Shared<u8>>>,
+    /// Votes, skips and keys not read of each sequence.
+    tallies: Vec<[AtomicU64; 3]>,
+    scores: Shared<f32>,
+    run_max: Shared<f32>,
+    partials: Shared<f32>,
+}
+
+/// Sizes of the buffers that outlive a pass, in elements.
+pub(super) struct Sizes {
+    pub scores: usize,
+    pub run_max: usize,
+    pub partials: usize,
+}
+
+/// The groups of a call, their spans, and the buffers they need.
+pub(super) fn plan(call: &AttnCall<'_>) -> (Vec<Group>, Vec<Item>, Sizes) {
+    let geometry = call.geometry;
+    let (mut groups, mut items) = (Vec::new(), Vec::new());
+    let mut sizes = Sizes { scores: 0, run_max: 0, partials: 0 };
+    for (seq, s) in call.seqs.iter().enumerate() {
+        let end = s.q_start + 1;
+        let start = geometry.window.map_or(0, |w| end.saturating_sub(w));
+        for kv_head in 0..geometry.kv_heads {
+            let group = Group {
+                seq,
+                kv_head,
+                keys: start..end,
+                ln_lambda: s.threshold(&geometry),
+                first_span: items.len(),
+                scores: sizes.scores,
+                run_max: sizes.run_max,
+            };
+            if group.ln_lambda.is_some() {
+                sizes.scores += geometry.group() * group.spans().len() * SPAN;
+                sizes.run_max += geometry.group() * group.spans().len() * (SPAN / RUN);
+            }
+            items.extend(group.spans().map(|span| Item { group: groups.len(), span }));
+            groups.push(group);
+        }
+    }
+    sizes.partials = items.len() * geometry.group() * (geometry.head_dim + 2);
+    (groups, items, sizes)
+}
+
+impl<'a> Decode<'a> {
+    /// Borrows the call's parts; the buffers have the sizes that `plan` gave.
+    pub(super) fn new(call: &mut AttnCall<'a>, groups: Vec<Group>, items: Vec<Item>, buffers: [&mut [f32]; 3]) -> Self {
+        let seqs = call.seqs;
+        let kv_heads = call.geometry.kv_heads;
+        let kept = call.kept.as_mut().map(|kept| {
+            kept.iter_mut()
+                .zip(seqs)
+                .map(|(kept, seq)| {
+                    kept.clear();
+                    kept.resize(kv_heads * seq.kv_len.div_ceil(RUN), 2);
+                    Shared::new(kept)
+                })
+                .collect()
+        });
+        let [scores, run_max, partials] = buffers.map(Shared::new);
+        Self {
+            geometry: call.geometry,
+            q: call.q,
+            q_stride: call.q_stride,
+            kv: call.kv,
+            seqs,
+            groups,
+            items,
+            out: Shared::new(call.out),
+            lse: call.lse.as_mut().map(|lse| Shared::new(lse)),
+            kept,
+            tallies: seqs.iter().map(|_| Default::default()).collect(),
+            scores,
+            run_max,
+            partials,
+        }
+    }
+
+    /// Votes, skips and keys not read of sequence `i`.
+    pub(super) fn tally(&self, i: usize) -> [u64; 3] {
+        [0, 1, 2].map(|n| self.tallies[i][n].load(Ordering::Relaxed))
+    }
+
+    /// A span's partial results, `[head][maximum, sum, D accumulators]`.
+    ///
+    /// # Safety
+    /// Only one user of a span at a time.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn partial(&self, group: &Group, span: usize) -> &mut [f32] {
+        let size = self.geometry.group() * (self.geometry.head_dim + 2);
+        let at = (group.first_span + span - group.spans().start) * size;
+        // SAFETY: the caller's contract.
+        unsafe { self.partials.part(at..at + size) }
+    }
+
+    fn keys_of(&self, group: &Group, span: usize) -> Range<usize> {
+        (span * SPAN).max(group.keys.start)..((span + 1) * SPAN).min(group.keys.end)
+    }
+
+    fn set_kept(&self, group: &Group, runs: Range<usize>, value: u8) {
+        if let Some(kept) = &self.kept {
+            let line = group.kv_head * self.seqs[group.seq].kv_len.div_ceil(RUN);
+            // SAFETY: runs of one group and span belong to one item.
+            unsafe { kept[group.seq].part(line + runs.start..line + runs.end).fill(value) };
+        }
+    }
+}
+
+/// First pass over a span. Dense: scores, exponentials and values; skipping: scores and run maxima.
+///
+/// # Safety
+/// The features of `L`; `call` was checked and `item` planned from it; each item runs once a pass.
+#[inline(always)]
+pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
+    call: &Decode<'_>,
+    item: Item,
+    scratch: &mut Scratch,
+) {
+    let group = &call.groups[item.group];
+    let heads = call.geometry.group();
+    let keys = call.keys_of(group, item.span);
+    let first_page = item.span * SPAN / PAGE;
+    let cache = Keys::new(&call.kv, &call.seqs[group.seq], group.kv_head);
+    let format = call.kv.layout.format;
+    let [q, block, own] = scratch.parts([heads * D, NL * D, heads * SPAN]);
+    let from = call.seqs[group.seq].row * call.q_stride + group.kv_head * heads * D;
+    let scale = (f64::from(call.geometry.scale) * std::f64::consts::LOG2_E) as f32;
+    for (q, x) in q.iter_mut().zip(&call.q[from..from + heads * D]) {
+        *q = x * scale;
+    }
+    let skips = group.ln_lambda.is_some();
+    let spans = group.spans();
+    // a line of SPAN scores a head; other spans of a skipping group lie between the lines
+    let (scores, stride) = if skips {
+        (call.scores.at(group.scores + (item.span - spans.start) * SPAN), spans.len() * SPAN)
+    } else {
+        (own.as_mut_ptr(), SPAN)
+    };
+    // SAFETY: this span's line of head h, for one borrow at a time.
+    let line = |h: usize| unsafe { std::slice::from_raw_parts_mut(scores.add(h * stride), SPAN) };
+    let mut key = keys.start / NL * NL;
+    while key < keys.end {
+        let page = cache.k_page(key / PAGE);
+        let rows = &page[key % PAGE * D..][..NL * D];
+        // SAFETY: NL rows of the page (128 is a multiple of NL), `heads` score lines of `stride`.
+        unsafe {
+            dots::<L, D, NL>(rows.as_ptr(), format, q.as_ptr(), heads, block.as_mut_ptr(), scores.add(key % SPAN), stride);
+        }
+        key += NL;
+    }
+    for h in 0..heads {
+        line(h)[..keys.start % SPAN].fill(f32::NEG_INFINITY);
+        line(h)[keys.end - item.span * SPAN..].fill(f32::NEG_INFINITY);
+    }
+    if skips {
+        let runs = SPAN / RUN;
+        for h in 0..heads {
+            let at = group.run_max + (h * spans.len() + item.span - spans.start) * runs;
+            // SAFETY: this span's runs.
+            let maxima = unsafe { call.run_max.part(at..at + runs) };
+            for (top, run) in maxima.iter_mut().zip(line(h).chunks_exact(RUN)) {
+                *top = maximum(run);
+            }
+        }
+        return;
+    }
+    // SAFETY: this span's partial.
+    let partial = unsafe { call.partial(group, item.span) };
+    for (h, partial) in partial.chunks_exact_mut(D + 2).enumerate() {
+        partial[0] = maximum(line(h));
+        // SAFETY: a whole line of SPAN scores.
+        partial[1] = unsafe { exponentials::<L, NL>(line(h), partial[0]) };
+        partial[2..].fill(0.0);
+    }
+    let mut page = first_page;
+    while page * PAGE < keys.end {
+        let here = (page * PAGE).max(keys.start)..((page + 1) * PAGE).min(keys.end);
+        let values = cache.v_page(page)[here.start % PAGE * D..].as_ptr();
+        // SAFETY: `here` lies in the page and in the span.
+        unsafe { gather::<L, D, NL, NV>(here.len(), values, format, scores.add(here.start % SPAN), SPAN, heads, partial) };
+        page += 1;
+    }
+    call.set_kept(group, keys.start / RUN..keys.end.div_ceil(RUN), 1);
+}
+
+/// Second pass over a span of a skipping group: votes with the true row maxima, exponentials and values of the surviving runs.
+///
+/// # Safety
+/// As `scan`, which has run on every item of the group.
+#[inline(always)]
+pub(super) unsafe fn gather_survivors<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
+    call: &Decode<'_>,
+    item: Item,
+    scratch: &mut Scratch,
+) {
+    let group = &call.groups[item.group];
+    let Some(ln_lambda) = group.ln_lambda else { return };
+    let threshold = ln_lambda * std::f32::consts::LOG2_E;
+    let heads = call.geometry.group();
+    let keys = call.keys_of(group, item.span);
+    let cache = Keys::new(&call.kv, &call.seqs[group.seq], group.kv_head);
+    let spans = group.spans();
+    let (stride, runs) = (spans.len() * SPAN, spans.len() * (SPAN / RUN));
+    // SAFETY: nobody writes run maxima in this pass.
+    let run_max = unsafe { call.run_max.read(group.run_max..group.run_max + heads * runs) };
+    let [row_max] = scratch.parts([heads]);
+    for (top, runs) in row_max.iter_mut().zip(run_max.chunks_exact(runs)) {
+        *top = maximum(runs);
+    }
+    // SAFETY: this span's partial.
+    let partial = unsafe { call.partial(group, item.span) };
+    for (partial, &top) in partial.chunks_exact_mut(D + 2).zip(row_max.iter()) {
+        partial.fill(0.0);
+        partial[0] = top;
+    }
+    let mut tally = [0u64; 3];
+    let mut run = keys.start / RUN;
+    while run * RUN < keys.end {
+        let here = (run * RUN).max(keys.start)..((run + 1) * RUN).min(keys.end);
+        let column = run - spans.start * (SPAN / RUN);
+        let skip = row_max.iter().enumerate().all(|(h, &top)| run_max[h * runs + column] - top < threshold);
+        call.set_kept(group, run..run + 1, u8::from(!skip));
+        tally[0] += 1;
+        if skip {
+            tally[1] += 1;
+            tally[2] += here.len() as u64;
+        } else {
+            for (h, partial) in partial.chunks_exact_mut(D + 2).enumerate() {
+                let at = group.scores + h * stride + column * RUN;
+                // SAFETY: this span's scores, a whole run.
+                let line = unsafe { call.scores.part(at..at + RUN) };
+                // SAFETY: RUN is a multiple of the lanes.
+                partial[1] += unsafe { exponentials::<L, NL>(line, partial[0]) };
+            }
+            let values = cache.v_page(run * RUN / PAGE)[here.start % PAGE * D..].as_ptr();
+            let at = group.scores + column * RUN + here.start % RUN;
+            // SAFETY: `here` lies in a run, whose weights stand in this span's line of every head.
+            unsafe { gather::<L, D, NL, NV>(here.len(), values, call.kv.layout.format, call.scores.at(at), stride, heads, partial) };
+        }
+        run += 1;
+    }
+    for (total, n) in call.tallies[group.seq].iter().zip(tally) {
+        total.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Last pass: a group's spans added up in ascending order, relative to the largest of their maxima.
+pub(super) fn merge(call: &Decode<'_>, index: usize) {
+    let group = &call.groups[index];
+    let (heads, d) = (call.geometry.group(), call.geometry.head_dim);
+    for h in 0..heads {
+        let at = call.seqs[group.seq].row * call.geometry.heads + group.kv_head * heads + h;
+        // SAFETY: a row and head of the output belong to one group.
+        let out = unsafe { call.out.part(at * d..(at + 1) * d) };
+        // SAFETY: the passes before are over; groups read only their own spans.
+        let partials = group.spans().map(|span| unsafe { &call.partial(group, span)[h * (d + 2)..(h + 1) * (d + 2)] });
+        let top = partials.clone().map(|p| p[0]).fold(f32::NEG_INFINITY, f32::max);
+        out.fill(0.0);
+        let mut sum = 0.0;
+        for partial in partials.filter(|p| p[1] > 0.0) {
+            let weight = (partial[0] - top).exp2();
+            sum += partial[1] * weight;
+            for (out, x) in out.iter_mut().zip(&partial[2..]) {
+                *out += x * weight;
+            }
+        }
+        let some = sum > 0.0;
+        let inverse = if some { 1.0 / sum } else { 0.0 };
+        out.iter_mut().for_each(|x| *x *= inverse);
+        if let Some(lse) = call.lse {
+            let value = if some { top * std::f32::consts::LN_2 + sum.ln() } else { f32::NEG_INFINITY };
+            // SAFETY: as for the output.
+            unsafe { lse.part(at..at + 1)[0] = value };
+        }
+    }
+}
+
+#[inline(always)]
+fn maximum(x: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; 8];
+    for x in x.chunks_exact(8) {
+        for (top, &x) in lanes.iter_mut().zip(x) {
+            *top = if x > *top { x } else { *top };
+        }
+    }
+    lanes.iter().chain(x.chunks_exact(8).remainder()).copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Scores of NL neighbouring keys against every head.
+///
+/// # Safety
+/// The features of `L`, NL = `L::N`; NL rows of D behind `k`, `q` `[heads][D]`, `block` `[NL][D]`, NL scores behind each `out + h · stride`.
+#[inline(always)]
+unsafe fn dots<L: Lanes, const D: usize, const NL: usize>(
+    k: *const u16,
+    format: KvFormat,
+    q: *const f32,
+    heads: usize,
+    block: *mut f32,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match format {
+            KvFormat::Bf16 => (0..NL * D).step_by(L::N).for_each(|i| L::store(block.add(i), L::load_half(k.add(i), KvFormat::Bf16))),
+            KvFormat::Fp16 => (0..NL * D).step_by(L::N).for_each(|i| L::store(block.add(i), L::load_half(k.add(i), KvFormat::Fp16))),
+        }
+        for h in 0..heads {
+            let mut acc = [L::splat(0.0); NL];
+            for i in (0..D).step_by(L::N) {
+                let x = L::load(q.add(h * D + i));
+                for (key, acc) in acc.iter_mut().enumerate() {
+                    *acc = L::fma(x, L::load(block.add(key * D + i)), *acc);
+                }
+            }
+            L::store(out.add(h * stride), L::sums(acc.as_ptr()));
+        }
+    }
+}
+
+/// Turns a line of scores into exponentials relative to `top` in place and returns their sum.
+///
+/// # Safety
+/// The features of `L`; the line is a multiple of NL = `L::N` long.
+#[inline(always)]
+unsafe fn exponentials<L: Lanes, const NL: usize>(line: &mut [f32], top: f32) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        // a line in which nothing is visible is measured from a finite floor: −∞ − (−∞) never happens
+        let from = L::splat(top.max(f32::MIN));
+        let mut sum = L::splat(0.0);
+        for chunk in line.chunks_exact_mut(NL) {
+            let e = L::exp2(L::sub(L::load(chunk.as_ptr()), from));
+            L::store(chunk.as_mut_ptr(), e);
+            sum = L::add(sum, e);
+        }
+        let mut lanes = [0.0; NL];
+        L::store(lanes.as_mut_ptr(), sum);
+        lanes.iter().sum()
+    }
+}
+
+/// Adds `keys` weighted value rows to the accumulators of every head's partial.
+///
+/// # Safety
+/// The features of `L`; `keys` rows of D behind `v`, `keys` weights behind each `p + h · stride`, `heads` partials of D + 2.
+#[inline(always)]
+unsafe fn gather<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
+    keys: usize,
+    v: *const u16,
+    format: KvFormat,
+    p: *const f32,
+    stride: usize,
+    heads: usize,
+    partial: &mut [f32],
+) {
+    const { assert!(D.is_multiple_of(NV * NL) && NL == L::N) };
+    let mut h = 0;
+    while h < heads {
+        let held = HELD.min(heads - h);
+        let acc = partial[h * (D + 2) + 2..].as_mut_ptr();
+        // SAFETY: the caller's contract, for `held` heads from h on.
+        unsafe {
+            let p = p.add(h * stride);
+            match (held, format) {
+                (1, KvFormat::Bf16) => add_values::<L, D, NL, NV, 1, true>(keys, v, p, stride, acc),
+                (2, KvFormat::Bf16) => add_values::<L, D, NL, NV, 2, true>(keys, v, p, stride, acc),
+                (3, KvFormat::Bf16) => add_values::<L, D, NL, NV, 3, true>(keys, v, p, stride, acc),
+                (_, KvFormat::Bf16) => add_values::<L, D, NL, NV, HELD, true>(keys, v, p, stride, acc),
+                (1, KvFormat::Fp16) => add_values::<L, D, NL, NV, 1, false>(keys, v, p, stride, acc),
+                (2, KvFormat::Fp16) => add_values::<L, D, NL, NV, 2, false>(keys, v, p, stride, acc),
+                (3, KvFormat::Fp16) => add_values::<L, D, NL, NV, 3, false>(keys, v, p, stride, acc),
+                (_, KvFormat::Fp16) => add_values::<L, D, NL, NV, HELD, false>(keys, v, p, stride, acc),
+            }
+        }
+        h += held;
+    }
+}
+
+#[inline(always)]
+unsafe fn add_values<L: Lanes, const D: usize, const NL: usize, const NV: usize, const HEADS: usize, const BF16: bool>(
+    keys: usize,
+    v: *const u16,
+    p: *const f32,
+    stride: usize,
+    out: *mut f32,
+) {
+    let format = if BF16 { KvFormat::Bf16 } else { KvFormat::Fp16 };
+    // SAFETY: the contract of `gather`.
+    unsafe {
+        for column in (0..D).step_by(NV * NL) {
+            let mut acc = [[L::splat(0.0); NV]; HEADS];
+            for (h, acc) in acc.iter_mut().enumerate() {
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    *acc = L::load(out.add(h * (D + 2) + column + j * NL));
+                }
+            }
+            for key in 0..keys {
+                let mut b = [L::splat(0.0); NV];
+                for (j, b) in b.iter_mut().enumerate() {
+                    *b = L::load_half(v.add(key * D + column + j * NL), format);
+                }
+                for (h, acc) in acc.iter_mut().enumerate() {
+                    let a = L::splat(*p.add(h * stride + key));
+                    for (acc, &b) in acc.iter_mut().zip(&b) {
+                        *acc = L::fma(a, b, *acc);
+                    }
+                }
+            }
+            for (h, acc) in acc.iter().enumerate() {
+                for (j, &acc) in acc.iter().enumerate() {
+                    L::store(out.add(h * (D + 2) + column + j * NL), acc);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The few vector operations attention needs, for each instruction set; kernels are written once over them.
+//!
+//! Methods are `#[inline(always)]` so that they compile inside the kernel's own `#[target_feature]` function.
+
+use crate::pages::KvFormat;
+
+/// 2^r on [0, 1), relative error 1.5e-7 evaluated in float32 (minimax fit with the constant term held at 1).
+pub(super) const EXP2: [f32; 5] = [0.693_151_3, 0.240_164_44, 0.055_799_913, 0.009_017_03, 0.001_867_130_2];
+
+/// Below this, 2^x counts as 0: the smallest normal float32.
+pub(super) const EXP2_FLOOR: f32 = -126.0;
+
+/// A vector of float32 and what can be done with it.
+///
+/// # Safety
+/// Every method needs the processor features of its implementation; loads and stores need `N` elements behind the pointer.
+pub(super) unsafe trait Lanes: Copy + 'static {
+    /// Elements a vector.
+    const N: usize;
+    /// The vector.
+    type V: Copy;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// a · b + c, rounded once where the processor can.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// 2^x for x ≤ 0, −∞ included; 0 at and below `EXP2_FLOOR`.
+    unsafe fn exp2(x: Self::V) -> Self::V;
+    /// `N` elements of the cache in float32.
+    unsafe fn load_half(p: *const u16, format: KvFormat) -> Self::V;
+    /// Sums of `N` vectors, one a lane.
+    unsafe fn sums(rows: *const Self::V) -> Self::V;
+}
+
+/// Plain arrays, left to the compiler's vectoriser: every other processor, and the check on the rest.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+const W: usize = 8;
+
+#[inline(always)]
+fn map(a: [f32; W], b: [f32; W], f: impl Fn(f32, f32) -> f32) -> [f32; W] {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+// SAFETY: no processor feature is needed; pointers are read and written within the trait's contract.
+unsafe impl Lanes for Portable {
+    const N: usize = W;
+    type V = [f32; W];
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        [x; W]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        // SAFETY: the caller gives `N` readable elements.
+        unsafe { p.cast::<Self::V>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        // SAFETY: the caller gives `N` writable elements.
+        unsafe { p.cast::<Self::V>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        map(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        map(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        map(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        map(a, b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|i| if cfg!(target_arch = "aarch64") { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] })
+    }
+    #[inline(always)]
+    unsafe fn exp2(x: Self::V) -> Self::V {
+        x.map(|x| {
+            let y = if x > EXP2_FLOOR { x } else { EXP2_FLOOR };
+            // floor without a library call: the argument is at most 0 and above −127
+            let n = -((-y).ceil_small());
+            let r = y - n as f32;
+            let p = EXP2.iter().rev().fold(0.0, |p, c| p * r + c) * r + 1.0;
+            let scaled = p * f32::from_bits(((n + 127) as u32) << 23);
+            if x > EXP2_FLOOR { scaled } else { 0.0 }
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_half(p: *const u16, format: KvFormat) -> Self::V {
+        // SAFETY: the caller gives `N` readable elements.
+        let bits = unsafe { p.cast::<[u16; W]>().read_unaligned() };
+        bits.map(|b| format.decode(b))
+    }
+    #[inline(always)]
+    unsafe fn sums(rows: *const Self::V) -> Self::V {
+        // SAFETY: the caller gives `N` vectors.
+        std::array::from_fn(|i| unsafe { (*rows.add(i)).iter().sum() })
+    }
+}
+
+trait CeilSmall {
+    fn ceil_small(self) -> i32;
+}
+
+impl CeilSmall for f32 {
+    /// ⌈x⌉ for 0 ≤ x < 2³¹.
+    #[inline(always)]
+    fn ceil_small(self) -> i32 {
+        let truncated = self as i32;
+        truncated + i32::from(self > truncated as f32)
+    }
+}
