@@ -305,7 +305,7 @@ mod tests {
         let body = json!({"selector": "50%", "confirm_within": 60});
         let set: SetTable = serde_json::from_value(body).unwrap();
         assert_eq!(set.into_parts().1.confirm_within().unwrap(), Some(Duration::from_secs(60)));
-        assert!(serde_json::from_value::<SetTable>(json!({"selector": "50%", "persits": true})).is_err());
+        assert!(serde_json::from_value::<SetTable>(json!({"selector": "50%", "forever": true})).is_err());
         for s in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
             assert!(SetTableOptions { confirm_within: Some(s), ..Default::default() }.confirm_within().is_err(), "{s}");
         }
