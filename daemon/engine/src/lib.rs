@@ -2,11 +2,13 @@
 //!
 //! [`handle`] is the seam to the service: everything that changes engine state travels as one message and is applied between steps.
 
+pub mod cache;
 pub mod checkpoint;
 pub mod decoder;
 pub mod detokenize;
 pub mod engine;
 pub mod handle;
+pub mod scheduler;
 pub mod stats;
 
 pub use engine::{Engine, EngineHandle, EngineOptions, EngineState};

@@ -78,12 +78,11 @@ impl<B: Backend> Decoder<B> {
             backend.qkv_store(&mut s.qkv, &store, &mut layer.pool)?;
             backend.attention(&s.qkv, geometry, &layer.pool, &mut s.attended)?;
             // What follows the last attention only matters for rows that sample.
-            let last = rest.is_empty();
-            if last && !samples {
-                return Ok(());
-            }
-            let (x, attended) = if last {
+            let (x, attended) = if rest.is_empty() {
                 backend.last_rows(&s.x, &mut s.tail_x)?;
+                if !samples {
+                    return Ok(());
+                }
                 backend.last_rows(&s.attended, &mut s.tail_attended)?;
                 (&mut s.tail_x, &s.tail_attended)
             } else {

@@ -39,6 +39,10 @@ impl Shared {
         }
     }
 
+    pub(super) fn update_status(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// A final state stays.
     pub(super) fn set_state(&self, state: EngineState) {
         self.state.send_if_modified(|now| {

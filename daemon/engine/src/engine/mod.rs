@@ -3,6 +3,7 @@
 
 mod control;
 mod options;
+mod routes;
 mod run;
 
 pub use control::EngineHandle;
@@ -133,3 +134,6 @@ pub trait StepModel {
     /// but on cache slots at and behind each sequence's `start`.
     fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,35 +1,266 @@
-//! The loop's thread: loads, then steps until it is told to stop.
+//! The loop's thread: loads, then steps until it is told to stop, then ends whatever is left with a terminal event.
 
 use super::control::Shared;
 use super::options::{CachePlan, EngineOptions};
-use super::{EngineState, LoadError, StepModel};
-use crate::handle::{FinishReason, Finished, Message, Usage};
+use super::routes::Routes;
+use super::{EngineError, EngineState, LoadError, StepModel};
+use crate::handle::{FinishReason, Message, RequestId};
+use crate::scheduler::{Arrival, Event, Plan, Scheduler, SchedulerOptions};
+use skip_kernels::backend::{SeqStep, StepReport};
+use skip_kernels::{KernelError, PAGE, Phase};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
 
-pub(super) fn run<M: StepModel, L>(shared: &Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>, options: &EngineOptions, load: L)
+/// The thread's body. Whatever happens, the state ends as stopped or failed and every request has its terminal event.
+pub(super) fn run<M: StepModel, L>(shared: &Arc<Shared>, messages: mpsc::UnboundedReceiver<Message>, options: &EngineOptions, load: L)
 where
     L: FnOnce(&EngineOptions, &CachePlan, &mut dyn FnMut(f32)) -> Result<M, LoadError>,
 {
-    let loaded = load(options, &shared.cache, &mut |progress| shared.set_state(EngineState::Loading { progress }));
-    match loaded {
-        Ok(_) => shared.set_state(EngineState::Ready),
-        Err(error) => shared.set_state(EngineState::Failed(Arc::new(error.into()))),
+    let mut engine = Loop::new(shared, messages, options);
+    let end = catch_unwind(AssertUnwindSafe(|| {
+        let mut model = load(options, &shared.cache, &mut |progress| shared.set_state(EngineState::Loading { progress }))?;
+        engine.ready(&model);
+        engine.run(&mut model)
+    }));
+    let (state, reason, detail) = match end {
+        Ok(Ok(())) => (EngineState::Stopped, FinishReason::Shutdown, None),
+        Ok(Err(error)) => failed(error),
+        Err(panic) => failed(EngineError::Panic(panic_message(&*panic))),
+    };
+    engine.close(reason, detail.as_deref());
+    shared.set_state(state);
+}
+
+fn failed(error: EngineError) -> (EngineState, FinishReason, Option<String>) {
+    tracing::error!(%error, "the engine ends");
+    let detail = Some(error.to_string());
+    let reason = if matches!(error, EngineError::Load(_)) { FinishReason::Error } else { FinishReason::DeviceFault };
+    (EngineState::Failed(Arc::new(error)), reason, detail)
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
+}
+
+struct Loop<'a> {
+    shared: &'a Arc<Shared>,
+    inbox: Inbox,
+    scheduler: Scheduler,
+    routes: Routes,
+    events: Vec<Event>,
+    /// Tokens taken by their readers' channels.
+    delivered: u64,
+    drains: Vec<oneshot::Sender<()>>,
+}
+
+impl<'a> Loop<'a> {
+    fn new(shared: &'a Arc<Shared>, messages: mpsc::UnboundedReceiver<Message>, options: &EngineOptions) -> Self {
+        let scheduler = Scheduler::new(SchedulerOptions {
+            pages: shared.cache.pages,
+            max_running: options.max_running,
+            chunk: options.chunk.map(|_| options.max_chunk()),
+            max_chunk: options.max_chunk(),
+            step_budget: options.step_budget,
+            eos: shared.info.eos.clone(),
+            vocabulary: shared.info.vocabulary,
+            tables: options.tables.clone(),
+        });
+        let inbox = Inbox { messages, early: VecDeque::new(), shutdown: false };
+        Self { shared, inbox, scheduler, routes: Routes::default(), events: Vec::new(), delivered: 0, drains: Vec::new() }
     }
-    while let Some(message) = messages.blocking_recv() {
-        match message {
-            Message::Submit(submission) => {
-                let finished = Finished { reason: FinishReason::Error, detail: None, usage: Usage::default() };
-                // A caller that went away needs no answer.
-                let _ = submission.finished.send(finished);
+
+    fn ready(&mut self, model: &impl StepModel) {
+        self.shared.update_status(|status| status.backend = Some(model.backend()));
+        let draining = self.shared.draining.load(Ordering::Acquire);
+        self.shared.set_state(if draining { EngineState::Draining } else { EngineState::Ready });
+    }
+
+    /// Steps until shutdown; only a device fault ends it otherwise.
+    fn run(&mut self, model: &mut impl StepModel) -> Result<(), EngineError> {
+        let mut report = StepReport::default();
+        loop {
+            self.receive();
+            if self.inbox.shutdown {
+                return Ok(());
             }
-            Message::SetTables(_, ack) | Message::Drain(ack) => {
-                // As above.
-                let _ = ack.send(());
+            let plan = self.scheduler.plan(Instant::now(), &mut self.events);
+            self.dispatch();
+            if plan.seqs.is_empty() {
+                self.publish(|_| {});
+                continue;
             }
-            Message::Cancel(_) => {}
-            Message::Shutdown => break,
+            let began = Instant::now();
+            let outcome = self.step(model, &plan, &mut report);
+            let now = Instant::now();
+            match outcome {
+                Ok(()) => {
+                    let elapsed = now - began;
+                    self.scheduler.complete(&plan, &report, elapsed, now, &mut self.events);
+                    self.dispatch();
+                    self.count(&plan, &report, elapsed);
+                }
+                // Nothing has moved; what was cancelled leaves, the rest is planned again.
+                Err(KernelError::Aborted) => {}
+                Err(KernelError::Device(fault)) => return Err(EngineError::Device(fault)),
+                Err(error) => {
+                    tracing::error!(%error, "a step failed; its requests end");
+                    self.scheduler.fail(&plan, &error.to_string(), now, &mut self.events);
+                    self.dispatch();
+                    self.publish(|_| {});
+                }
+            }
         }
     }
-    shared.set_state(EngineState::Stopped);
+
+    fn step(&mut self, model: &mut impl StepModel, plan: &Plan, report: &mut StepReport) -> Result<(), KernelError> {
+        for (slot, table) in &plan.uploads {
+            model.set_table(*slot, &table.table)?;
+        }
+        let steps: Vec<SeqStep<'_>> = self.scheduler.steps(plan);
+        let inbox = &mut self.inbox;
+        model.step(&steps, &mut || inbox.ends_step(plan), report)
+    }
+
+    /// Applies all messages; sleeps for the first when there is nothing to do.
+    fn receive(&mut self) {
+        if self.scheduler.is_idle() {
+            self.drains.drain(..).for_each(acknowledge);
+            match self.inbox.wait() {
+                Some(message) => self.apply(message),
+                // Every handle is gone: nobody can ask for anything any more.
+                None => self.inbox.shutdown = true,
+            }
+        }
+        while let Some(message) = self.inbox.next() {
+            self.apply(message);
+        }
+        self.dispatch();
+    }
+
+    fn apply(&mut self, message: Message) {
+        match message {
+            Message::Submit(submission) => {
+                let submission = *submission;
+                self.routes.open(submission.id, submission.tokens, submission.finished);
+                let arrival = Arrival { request: submission.request, at: submission.at };
+                self.scheduler.submit(submission.id, arrival, &mut self.events);
+            }
+            Message::Cancel(id) => self.scheduler.cancel(id, FinishReason::Cancelled, Instant::now(), &mut self.events),
+            Message::SetTables(tables, ack) => {
+                self.scheduler.set_tables(tables.clone());
+                self.publish(|status| status.tables = tables);
+                acknowledge(ack);
+            }
+            Message::Drain(ack) => {
+                self.shared.draining.store(true, Ordering::Release);
+                self.shared.set_state(EngineState::Draining);
+                self.drains.push(ack);
+            }
+            Message::Shutdown => self.inbox.shutdown = true,
+        }
+    }
+
+    /// Sends what happened to whom it concerns; who cannot take it is cancelled, which may make more events.
+    fn dispatch(&mut self) {
+        while !self.events.is_empty() {
+            for event in std::mem::take(&mut self.events) {
+                match event {
+                    Event::LeftQueue(_) => {
+                        self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+                    }
+                    Event::Token(id, token) => match self.routes.token(id, token) {
+                        None => self.delivered += 1,
+                        Some(reason) => self.scheduler.cancel(id, reason, Instant::now(), &mut self.events),
+                    },
+                    Event::Finished(id, finished) => {
+                        if let Some(reason) = self.routes.finish(id, finished) {
+                            self.shared.update_status(|status| status.count_finished(reason));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn count(&self, plan: &Plan, report: &StepReport, elapsed: Duration) {
+        let (prefill, decode) = (plan.tokens(Phase::Prefill), plan.tokens(Phase::Decode));
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        self.publish(|status| {
+            status.steps += 1;
+            status.prompt_tokens += prefill as u64;
+            status.step_seconds += seconds;
+            status.attention_seconds += report.attention_seconds;
+            if prefill >= PAGE / 2 && decode == 0 {
+                status.prefill_speed = prefill as f64 / seconds;
+            }
+            if decode > 0 && prefill == 0 {
+                status.decode_speed = decode as f64 / seconds;
+            }
+            for (seq, votes) in plan.seqs.iter().zip(&report.counters) {
+                status.count_votes(seq.phase, seq.table.as_ref(), *votes);
+            }
+        });
+    }
+
+    fn publish(&self, change: impl FnOnce(&mut crate::stats::Status)) {
+        self.shared.update_status(|status| {
+            status.running = self.scheduler.running() as u32;
+            status.pages_used = self.scheduler.pages().used() as u32;
+            status.generated_tokens = self.delivered;
+            change(status);
+        });
+    }
+
+    /// Ends every request, those still in the channel included; later ones see it closed.
+    fn close(&mut self, reason: FinishReason, detail: Option<&str>) {
+        self.inbox.messages.close();
+        while let Some(message) = self.inbox.next() {
+            self.apply(message);
+        }
+        self.scheduler.end_all(reason, detail, Instant::now(), &mut self.events);
+        self.dispatch();
+        self.publish(|_| {});
+        self.drains.drain(..).for_each(acknowledge);
+    }
+}
+
+/// Who asked may be gone; then nobody needs the answer.
+fn acknowledge(ack: oneshot::Sender<()>) {
+    let _ = ack.send(());
+}
+
+/// Messages, some of them seen early: during a step, to know whether it is still wanted.
+struct Inbox {
+    messages: mpsc::UnboundedReceiver<Message>,
+    early: VecDeque<Message>,
+    shutdown: bool,
+}
+
+impl Inbox {
+    fn wait(&mut self) -> Option<Message> {
+        self.early.pop_front().or_else(|| self.messages.blocking_recv())
+    }
+
+    fn next(&mut self) -> Option<Message> {
+        self.early.pop_front().or_else(|| self.messages.try_recv().ok())
+    }
+
+    /// Whether the step in flight should be given up: the engine is told to stop, or everyone in the step has cancelled.
+    fn ends_step(&mut self, plan: &Plan) -> bool {
+        let before = self.early.len();
+        while let Ok(message) = self.messages.try_recv() {
+            self.shutdown |= matches!(message, Message::Shutdown);
+            self.early.push_back(message);
+        }
+        if self.shutdown {
+            return true;
+        }
+        let cancelled = |id: RequestId| self.early.iter().any(|m| matches!(m, Message::Cancel(of) if *of == id));
+        self.early.len() > before && plan.seqs.iter().all(|seq| cancelled(seq.id))
+    }
 }

@@ -1,0 +1,51 @@
+//! The way from the loop to each request's reader: tokens through a bounded channel that is never waited for, the terminal event beside it.
+
+use crate::handle::{FinishReason, Finished, RequestId, TokenEvent};
+use std::collections::HashMap;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+
+/// Open requests' channels.
+#[derive(Default)]
+pub(super) struct Routes {
+    open: HashMap<RequestId, Route>,
+}
+
+struct Route {
+    tokens: mpsc::Sender<TokenEvent>,
+    finished: oneshot::Sender<Finished>,
+    /// Tokens drawn that could not be delivered, and why.
+    lost: u32,
+    broken: Option<FinishReason>,
+}
+
+impl Routes {
+    pub fn open(&mut self, id: RequestId, tokens: mpsc::Sender<TokenEvent>, finished: oneshot::Sender<Finished>) {
+        self.open.insert(id, Route { tokens, finished, lost: 0, broken: None });
+    }
+
+    /// Delivers a token; gives a reason to cancel where that cannot be done.
+    pub fn token(&mut self, id: RequestId, token: TokenEvent) -> Option<FinishReason> {
+        let route = self.open.get_mut(&id)?;
+        if route.broken.is_none() {
+            route.broken = match route.tokens.try_send(token) {
+                Ok(()) => return None,
+                Err(TrySendError::Full(_)) => Some(FinishReason::SlowReader),
+                Err(TrySendError::Closed(_)) => Some(FinishReason::Cancelled),
+            };
+        }
+        route.lost += 1;
+        route.broken
+    }
+
+    /// Delivers the terminal event, its count without what was lost; gives the reason it ended with.
+    pub fn finish(&mut self, id: RequestId, mut finished: Finished) -> Option<FinishReason> {
+        let route = self.open.remove(&id)?;
+        finished.usage.completion_tokens = finished.usage.completion_tokens.saturating_sub(route.lost);
+        finished.reason = route.broken.unwrap_or(finished.reason);
+        let reason = finished.reason;
+        // A reader that went away has no use for it.
+        let _ = route.finished.send(finished);
+        Some(reason)
+    }
+}

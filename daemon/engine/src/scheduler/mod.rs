@@ -1,0 +1,372 @@
+//! Decides what each step runs: admission, classes, fairness, chunks, and what became of every token. A pure state machine:
+//! no threads, no clock, no channels; time is passed in, and what happened comes out as events.
+
+mod sequence;
+mod slots;
+mod speed;
+mod turns;
+
+use crate::cache::{PageAllocator, pages_for};
+use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Request, RequestId, TableSet, TokenEvent, Usage};
+use sequence::Sequence;
+use skip_kernels::Phase;
+use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
+use slots::TableSlots;
+use speed::Speed;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use turns::Turns;
+
+/// What a scheduler is made with.
+#[derive(Clone, Debug)]
+pub struct SchedulerOptions {
+    /// Pages of the cache.
+    pub pages: u32,
+    /// Sequences of one class that may hold a slot at once; a step runs one class.
+    pub max_running: usize,
+    /// A fixed prefill chunk, a multiple of 128.
+    pub chunk: Option<usize>,
+    /// Longest prefill chunk, a multiple of 128.
+    pub max_chunk: usize,
+    /// How long a step may take.
+    pub step_budget: Duration,
+    /// End-of-sequence ids.
+    pub eos: Vec<u32>,
+    /// Token ids are below this.
+    pub vocabulary: u32,
+    /// The tables in force from the start.
+    pub tables: TableSet,
+}
+
+/// A request and when it came.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// What is asked.
+    pub request: Request,
+    /// When.
+    pub at: Instant,
+}
+
+/// What happened to a request; a request's events are in order, and `Finished` is its last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// It left the queue: it holds a slot, or ended while waiting.
+    LeftQueue(RequestId),
+    /// It drew a token.
+    Token(RequestId, TokenEvent),
+    /// It ended.
+    Finished(RequestId, Finished),
+}
+
+/// A sequence's part in a step.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Whose.
+    pub id: RequestId,
+    /// Prefill or decode.
+    pub phase: Phase,
+    /// The table, for counting.
+    pub table: Option<Arc<NamedTable>>,
+    /// Its place among the running ones, until `complete`.
+    index: usize,
+    range: Range<usize>,
+    sample: bool,
+}
+
+impl Planned {
+    /// New tokens of the step.
+    pub fn tokens(&self) -> usize {
+        self.range.len()
+    }
+}
+
+/// One step.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Tables to put in place first.
+    pub uploads: Vec<(TableSlot, Arc<NamedTable>)>,
+    /// Decodes, then prefill chunks; empty: nothing to do.
+    pub seqs: Vec<Planned>,
+}
+
+impl Plan {
+    /// Tokens of one phase.
+    pub fn tokens(&self, phase: Phase) -> usize {
+        self.seqs.iter().filter(|s| s.phase == phase).map(Planned::tokens).sum()
+    }
+}
+
+/// Waiting and running requests.
+#[derive(Debug)]
+pub struct Scheduler {
+    options: SchedulerOptions,
+    pages: PageAllocator,
+    tables: TableSet,
+    slots: TableSlots,
+    uploads: Vec<(TableSlot, Arc<NamedTable>)>,
+    /// In order of arrival.
+    waiting: Vec<(RequestId, Arrival)>,
+    /// In order of admission.
+    running: Vec<Sequence>,
+    admission_turns: Turns,
+    prefill_turns: Turns,
+    speed: Speed,
+}
+
+impl Scheduler {
+    /// Nothing waits, nothing runs.
+    pub fn new(options: SchedulerOptions) -> Self {
+        Self {
+            pages: PageAllocator::new(options.pages),
+            tables: options.tables.clone(),
+            slots: TableSlots::default(),
+            uploads: Vec::new(),
+            waiting: Vec::new(),
+            running: Vec::new(),
+            admission_turns: Turns::default(),
+            prefill_turns: Turns::default(),
+            speed: Speed::new(options.step_budget, options.chunk, options.max_chunk),
+            options,
+        }
+    }
+
+    /// Nothing waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Sequences that hold a slot.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The cache's pages.
+    pub fn pages(&self) -> &PageAllocator {
+        &self.pages
+    }
+
+    /// Requests admitted from now on start with these.
+    pub fn set_tables(&mut self, tables: TableSet) {
+        self.tables = tables;
+    }
+
+    /// Takes a request; one that could never run ends at once.
+    pub fn submit(&mut self, id: RequestId, arrival: Arrival, events: &mut Vec<Event>) {
+        let request = &arrival.request;
+        let needed = pages_needed(request);
+        let problem = if request.prompt.is_empty() || request.max_tokens == 0 {
+            Some("an empty prompt or answer".to_string())
+        } else if needed > self.pages.total() {
+            Some(format!("{needed} pages needed, {} there", self.pages.total()))
+        } else {
+            None
+        };
+        if problem.is_some() {
+            events.push(Event::LeftQueue(id));
+            events.push(Event::Finished(id, unstarted(&arrival, FinishReason::Error, problem, arrival.at)));
+            return;
+        }
+        self.waiting.push((id, arrival));
+    }
+
+    /// Ends a request, if it is still here.
+    pub fn cancel(&mut self, id: RequestId, reason: FinishReason, now: Instant, events: &mut Vec<Event>) {
+        self.end_where(now, events, |other, _| (other == id).then_some((reason, None)));
+    }
+
+    /// Ends everything.
+    pub fn end_all(&mut self, reason: FinishReason, detail: Option<&str>, now: Instant, events: &mut Vec<Event>) {
+        self.end_where(now, events, |_, _| Some((reason, detail.map(str::to_owned))));
+    }
+
+    /// Ends the requests of a step that could not be run.
+    pub fn fail(&mut self, plan: &Plan, detail: &str, now: Instant, events: &mut Vec<Event>) {
+        let of_step = |id| plan.seqs.iter().any(|s| s.id == id);
+        self.end_where(now, events, |id, _| of_step(id).then(|| (FinishReason::Error, Some(detail.to_owned()))));
+    }
+
+    /// Retires what is past its deadline, admits what fits, and picks the next step.
+    pub fn plan(&mut self, now: Instant, events: &mut Vec<Event>) -> Plan {
+        self.end_where(now, events, |_, arrival| {
+            arrival.request.deadline.is_some_and(|d| d <= now).then_some((FinishReason::Deadline, None))
+        });
+        self.admit(now, events);
+        let mut plan = Plan { uploads: std::mem::take(&mut self.uploads), seqs: Vec::new() };
+        let Some(class) = self.running.iter().map(|s| s.arrival.request.priority).max() else {
+            return plan;
+        };
+        let of_class = |s: &Sequence| s.arrival.request.priority == class;
+        let (mut prefills, mut decodes) = (Vec::new(), 0);
+        for (index, s) in self.running.iter().enumerate().filter(|(_, s)| of_class(s)) {
+            match s.phase() {
+                Phase::Prefill => prefills.push(index),
+                Phase::Decode => {
+                    decodes += 1;
+                    plan.seqs.push(self.planned(index, s.cached..s.tokens.len()));
+                }
+            }
+        }
+        prefills.sort_by_key(|&i| self.prefill_turns.rank(self.running[i].arrival.request.client));
+        let mut left = self.speed.tokens(decodes);
+        for index in prefills {
+            let s = &self.running[index];
+            let end = Speed::chunk_end(s.cached, left, s.prompt_len());
+            let tokens = end - s.cached;
+            // A chunk longer than what is left only as the step's first, so that every step gets on.
+            if tokens > left && plan.seqs.len() > decodes {
+                break;
+            }
+            plan.seqs.push(self.planned(index, s.cached..end));
+            let client = s.arrival.request.client;
+            self.prefill_turns.serve(client);
+            left = left.saturating_sub(tokens);
+            if left == 0 || self.options.chunk.is_some() {
+                break;
+            }
+        }
+        plan
+    }
+
+    /// The plan in the backend's terms.
+    pub fn steps(&self, plan: &Plan) -> Vec<SeqStep<'_>> {
+        let step = |p: &Planned| {
+            let s = &self.running[p.index];
+            SeqStep {
+                tokens: &s.tokens[p.range.clone()],
+                start: p.range.start,
+                final_len: s.final_len(&p.range),
+                phase: p.phase,
+                table: s.slot(p.phase),
+                block_table: &s.pages.pages()[..pages_for(p.range.end)],
+                sample: p.sample.then_some(&s.arrival.request.sampling),
+            }
+        };
+        plan.seqs.iter().map(step).collect()
+    }
+
+    /// Takes a step's results. Nothing may have changed since `plan`.
+    pub fn complete(&mut self, plan: &Plan, report: &StepReport, elapsed: Duration, now: Instant, events: &mut Vec<Event>) {
+        self.speed.learn(plan.tokens(Phase::Prefill), plan.tokens(Phase::Decode), elapsed.as_secs_f64());
+        let mut ended = Vec::new();
+        for (i, planned) in plan.seqs.iter().enumerate() {
+            let s = &mut self.running[planned.index];
+            s.count(planned.phase, report.counters.get(i).copied().unwrap_or_default());
+            s.cached = planned.range.end;
+            if !planned.sample {
+                continue;
+            }
+            match report.sampled.get(i).cloned().flatten() {
+                Some(sampled) if sampled.token < self.options.vocabulary => {
+                    let (is_eos, reason) = s.take(sampled.token, &self.options.eos, now);
+                    events.push(Event::Token(s.id, TokenEvent { sampled, is_eos }));
+                    ended.extend(reason.map(|r| (s.id, r, None)));
+                }
+                _ => ended.push((s.id, FinishReason::Error, Some("no token could be drawn: the logits are not numbers".to_string()))),
+            }
+        }
+        if !ended.is_empty() {
+            self.end_where(now, events, |id, _| ended.iter().find(|e| e.0 == id).map(|e| (e.1, e.2.clone())));
+        }
+    }
+
+    fn planned(&self, index: usize, range: Range<usize>) -> Planned {
+        let s = &self.running[index];
+        let phase = s.phase();
+        let sample = range.end == s.tokens.len();
+        Planned { id: s.id, phase, table: s.tables.phase(phase).cloned(), index, range, sample }
+    }
+
+    /// Admits, highest class first, as long as the next in turn fits; what does not fit waits, and what is behind it too, so that
+    /// nothing large starves.
+    fn admit(&mut self, now: Instant, events: &mut Vec<Event>) {
+        while let Some(next) = self.next_waiting() {
+            let request = &self.waiting[next].1.request;
+            let (priority, client) = (request.priority, request.client);
+            let in_class = self.running.iter().filter(|s| s.arrival.request.priority == priority).count();
+            if in_class >= self.options.max_running.max(1) {
+                return;
+            }
+            let Some(pages) = self.pages.reserve(pages_needed(request)) else {
+                return;
+            };
+            let (id, arrival) = self.waiting.remove(next);
+            let tables = arrival.request.tables.clone().unwrap_or_else(|| self.tables.clone());
+            let slots = Phase::ALL.map(|phase| tables.phase(phase).map(|table| self.place(table)));
+            self.running.push(Sequence::new(id, arrival, pages, tables, slots, now));
+            self.admission_turns.serve(client);
+            events.push(Event::LeftQueue(id));
+        }
+    }
+
+    /// Of the highest class that waits: the first of the client that was served longest ago.
+    fn next_waiting(&self) -> Option<usize> {
+        let class = self.waiting.iter().map(|(_, a)| a.request.priority).max()?;
+        let of_class = self.waiting.iter().enumerate().filter(|(_, (_, a))| a.request.priority == class);
+        of_class.min_by_key(|(i, (_, a))| (self.admission_turns.rank(a.request.client), *i)).map(|(i, _)| i)
+    }
+
+    fn place(&mut self, table: &Arc<NamedTable>) -> TableSlot {
+        let (slot, new) = self.slots.acquire(table);
+        if new {
+            self.uploads.push((slot, table.clone()));
+        }
+        slot
+    }
+
+    /// Ends every request for which `why` has a reason; its slot, pages and tables are free afterwards.
+    fn end_where(
+        &mut self,
+        now: Instant,
+        events: &mut Vec<Event>,
+        why: impl Fn(RequestId, &Arrival) -> Option<(FinishReason, Option<String>)>,
+    ) {
+        let before = self.waiting.len() + self.running.len();
+        self.waiting.retain(|(id, arrival)| match why(*id, arrival) {
+            None => true,
+            Some((reason, detail)) => {
+                events.push(Event::LeftQueue(*id));
+                events.push(Event::Finished(*id, unstarted(arrival, reason, detail, now)));
+                false
+            }
+        });
+        let slots = &mut self.slots;
+        self.running.retain(|s| match why(s.id, &s.arrival) {
+            None => true,
+            Some((reason, detail)) => {
+                s.slots.iter().flatten().for_each(|&slot| slots.release(slot));
+                events.push(Event::Finished(s.id, s.finish(reason, detail, now)));
+                false
+            }
+        });
+        if self.waiting.len() + self.running.len() < before {
+            let waiting = self.waiting.iter().map(|(_, a)| a.request.client);
+            let present: Vec<ClientId> = waiting.chain(self.running.iter().map(|s| s.arrival.request.client)).collect();
+            self.admission_turns.keep(|client| present.contains(&client));
+            self.prefill_turns.keep(|client| present.contains(&client));
+        }
+    }
+}
+
+/// Pages for the prompt and all that may follow.
+fn pages_needed(request: &Request) -> usize {
+    pages_for(request.prompt.len().saturating_add(request.max_tokens as usize))
+}
+
+/// The terminal event of a request that never held a slot.
+fn unstarted(arrival: &Arrival, reason: FinishReason, detail: Option<String>, now: Instant) -> Finished {
+    let usage = Usage {
+        prompt_tokens: arrival.request.prompt.len() as u32,
+        queue_time: now.saturating_duration_since(arrival.at),
+        ..Usage::default()
+    };
+    Finished { reason, detail, usage }
+}
+
+#[cfg(test)]
+mod tests;

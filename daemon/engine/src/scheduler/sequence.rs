@@ -1,0 +1,119 @@
+//! One admitted request: its tokens, pages, tables and counts.
+
+use super::Arrival;
+use crate::cache::PageLease;
+use crate::handle::{FinishReason, Finished, PhaseUsage, RequestId, TableSet, Usage};
+use skip_kernels::Phase;
+use skip_kernels::attention::SkipCounters;
+use skip_kernels::backend::TableSlot;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// A request that holds a slot and pages for all it may ever need.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub id: RequestId,
+    pub arrival: Arrival,
+    /// Prompt, then drawn tokens.
+    pub tokens: Vec<u32>,
+    prompt: usize,
+    /// Keys in the cache.
+    pub cached: usize,
+    pub pages: PageLease,
+    /// The tables it began with.
+    pub tables: TableSet,
+    /// Where they lie: prefill, decode.
+    pub slots: [Option<TableSlot>; 2],
+    counters: [SkipCounters; 2],
+    admitted: Instant,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+impl Sequence {
+    pub fn new(
+        id: RequestId,
+        mut arrival: Arrival,
+        pages: PageLease,
+        tables: TableSet,
+        slots: [Option<TableSlot>; 2],
+        now: Instant,
+    ) -> Self {
+        let tokens = std::mem::take(&mut arrival.request.prompt);
+        Self {
+            id,
+            arrival,
+            prompt: tokens.len(),
+            tokens,
+            cached: 0,
+            pages,
+            tables,
+            slots,
+            counters: Default::default(),
+            admitted: now,
+            first_token: None,
+            last_token: None,
+        }
+    }
+
+    /// What its next step is part of.
+    pub fn phase(&self) -> Phase {
+        if self.cached < self.prompt { Phase::Prefill } else { Phase::Decode }
+    }
+
+    pub fn prompt_len(&self) -> usize {
+        self.prompt
+    }
+
+    /// L of the vote for a step over `range`.
+    pub fn final_len(&self, range: &Range<usize>) -> usize {
+        if range.start < self.prompt { self.prompt } else { range.end }
+    }
+
+    pub fn slot(&self, phase: Phase) -> Option<TableSlot> {
+        self.slots[phase as usize]
+    }
+
+    /// Counts a step's votes.
+    pub fn count(&mut self, phase: Phase, votes: SkipCounters) {
+        self.counters[phase as usize] += votes;
+    }
+
+    /// Takes a drawn token; says whether it is an end-of-sequence one that counts, and why the request ends with it, if it does.
+    pub fn take(&mut self, token: u32, eos: &[u32], now: Instant) -> (bool, Option<FinishReason>) {
+        self.tokens.push(token);
+        self.first_token.get_or_insert(now);
+        self.last_token = Some(now);
+        let request = &self.arrival.request;
+        let is_eos = !request.ignore_eos && eos.contains(&token);
+        let full = self.tokens.len() - self.prompt >= request.max_tokens as usize;
+        let reason = if is_eos { Some(FinishReason::Eos) } else { full.then_some(FinishReason::Length) };
+        (is_eos, reason)
+    }
+
+    /// Its terminal event.
+    pub fn finish(&self, reason: FinishReason, detail: Option<String>, now: Instant) -> Finished {
+        let phase_usage = |phase: Phase| {
+            let table = self.tables.phase(phase).cloned();
+            let row = match (&table, phase) {
+                (Some(t), Phase::Prefill) => {
+                    t.table.ln_lambda(self.prompt).and_then(|_| t.table.row_at(self.prompt)).map(|i| t.table.rows()[i])
+                }
+                _ => None,
+            };
+            PhaseUsage { table, row: row.map(|r| (r.first_length, r.s)), counters: self.counters[phase as usize] }
+        };
+        let between = |a: Instant, b: Instant| b.saturating_duration_since(a);
+        let usage = Usage {
+            prompt_tokens: self.prompt as u32,
+            completion_tokens: (self.tokens.len() - self.prompt) as u32,
+            reused_tokens: 0,
+            prefill: phase_usage(Phase::Prefill),
+            decode: phase_usage(Phase::Decode),
+            queue_time: between(self.arrival.at, self.admitted),
+            prefill_time: between(self.admitted, self.first_token.unwrap_or(now)),
+            decode_time: self.first_token.zip(self.last_token).map_or(Duration::ZERO, |(a, b)| between(a, b)),
+        };
+        Finished { reason, detail, usage }
+    }
+}

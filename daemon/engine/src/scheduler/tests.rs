@@ -1,0 +1,408 @@
+//! The scheduler against a fake model whose cache is real enough to notice a foreign, lost or doubled token: the next token is a hash of
+//! everything the sequence's pages hold.
+
+use super::*;
+use crate::handle::Priority;
+use proptest::prelude::*;
+use skip_kernels::PAGE;
+use skip_kernels::attention::SkipCounters;
+use skip_kernels::sampling::{Sampled, SamplingParams};
+use skip_kernels::{Phase, ScaleTable};
+use std::collections::HashMap;
+
+const VOCABULARY: u32 = 1000;
+const EOS: u32 = 7;
+
+/// The next token after `tokens`.
+fn next_token(tokens: &[u32]) -> u32 {
+    let hash = tokens.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, &t| (h ^ u64::from(t)).wrapping_mul(0x0100_0000_01b3));
+    ((hash >> 33) % u64::from(VOCABULARY)) as u32
+}
+
+/// What a request must give, cut at its end-of-sequence token or `max_tokens`.
+fn expected(request: &Request) -> Vec<u32> {
+    let mut tokens = request.prompt.clone();
+    for _ in 0..request.max_tokens {
+        tokens.push(next_token(&tokens));
+        if tokens.last() == Some(&EOS) && !request.ignore_eos {
+            break;
+        }
+    }
+    tokens.split_off(request.prompt.len())
+}
+
+struct FakeModel {
+    pages: Vec<[u32; PAGE]>,
+}
+
+impl FakeModel {
+    fn step(&mut self, steps: &[SeqStep<'_>]) -> StepReport {
+        let mut report = StepReport::default();
+        for s in steps {
+            for (i, &token) in s.tokens.iter().enumerate() {
+                let at = s.start + i;
+                self.pages[s.block_table[at / PAGE] as usize][at % PAGE] = token;
+            }
+            let end = s.start + s.tokens.len();
+            let keys: Vec<u32> = (0..end).map(|at| self.pages[s.block_table[at / PAGE] as usize][at % PAGE]).collect();
+            let sampled = s.sample.map(|_| Sampled { token: next_token(&keys), ..Sampled::default() });
+            report.sampled.push(sampled);
+            let votes = if s.table.is_some() { s.tokens.len() as u64 } else { 0 };
+            report.counters.push(SkipCounters { votes, ..SkipCounters::default() });
+        }
+        report
+    }
+}
+
+struct Rig {
+    scheduler: Scheduler,
+    model: FakeModel,
+    events: Vec<Event>,
+    now: Instant,
+    next_id: u64,
+}
+
+impl Rig {
+    fn new(pages: u32, max_running: usize) -> Self {
+        let options = SchedulerOptions {
+            pages,
+            max_running,
+            chunk: None,
+            max_chunk: 512,
+            step_budget: Duration::from_millis(500),
+            eos: vec![EOS],
+            vocabulary: VOCABULARY,
+            tables: TableSet::default(),
+        };
+        let model = FakeModel { pages: vec![[u32::MAX; PAGE]; pages as usize] };
+        Self { scheduler: Scheduler::new(options), model, events: Vec::new(), now: Instant::now(), next_id: 0 }
+    }
+
+    fn submit(&mut self, request: Request) -> RequestId {
+        self.next_id += 1;
+        let id = RequestId(self.next_id);
+        self.scheduler.submit(id, Arrival { request, at: self.now }, &mut self.events);
+        id
+    }
+
+    /// One step at one millisecond a token; gives its plan.
+    fn step(&mut self) -> Plan {
+        let plan = self.scheduler.plan(self.now, &mut self.events);
+        if !plan.seqs.is_empty() {
+            let report = self.model.step(&self.scheduler.steps(&plan));
+            let elapsed = Duration::from_millis((plan.tokens(Phase::Prefill) + plan.tokens(Phase::Decode)) as u64);
+            self.now += elapsed;
+            self.scheduler.complete(&plan, &report, elapsed, self.now, &mut self.events);
+        }
+        plan
+    }
+
+    fn run(&mut self) {
+        let mut steps = 0;
+        while !self.scheduler.is_idle() {
+            assert!(!self.step().seqs.is_empty(), "nothing runs although something is there");
+            steps += 1;
+            assert!(steps < 10_000);
+        }
+    }
+
+    fn tokens(&self, id: RequestId) -> Vec<u32> {
+        let token = |e: &Event| match e {
+            Event::Token(of, t) if *of == id => Some(t.sampled.token),
+            _ => None,
+        };
+        self.events.iter().filter_map(token).collect()
+    }
+
+    fn finished(&self, id: RequestId) -> Vec<Finished> {
+        let end = |e: &Event| match e {
+            Event::Finished(of, f) if *of == id => Some(f.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(end).collect()
+    }
+}
+
+fn request(client: u32, prompt: usize, max_tokens: u32) -> Request {
+    Request {
+        prompt: (0..prompt as u32).map(|i| (i * 31 + client * 17 + 100) % VOCABULARY).collect(),
+        max_tokens,
+        sampling: SamplingParams::default(),
+        ignore_eos: true,
+        priority: Priority::Interactive,
+        deadline: None,
+        client: ClientId(client),
+        tables: None,
+    }
+}
+
+fn table(s: f32) -> Arc<NamedTable> {
+    let table = ScaleTable::new(vec![(16, s).into()], None).unwrap();
+    Arc::new(NamedTable { table, tier: None, origin: "set-table".into(), hash: s.to_string() })
+}
+
+#[test]
+fn a_flooding_client_does_not_delay_another_ones_first_request() {
+    let mut rig = Rig::new(64, 1);
+    let flood: Vec<RequestId> = (0..10).map(|i| rig.submit(request(1, 10 + i, 2))).collect();
+    let other = rig.submit(request(2, 10, 2));
+    while rig.finished(other).is_empty() {
+        rig.step();
+    }
+    let ended = flood.iter().filter(|id| !rig.finished(**id).is_empty()).count();
+    assert_eq!(ended, 1);
+    rig.run();
+}
+
+#[test]
+fn prefill_alternates_between_clients_and_is_first_come_within_one() {
+    let mut rig = Rig::new(64, 8);
+    let a1 = rig.submit(request(1, 2000, 1));
+    let a2 = rig.submit(request(1, 200, 1));
+    let b = rig.submit(request(2, 400, 1));
+    let firsts: Vec<RequestId> = (0..4).map(|_| rig.step().seqs[0].id).collect();
+    assert_eq!(firsts[..2], [a1, b]);
+    rig.run();
+    let order: Vec<RequestId> = rig.events.iter().filter_map(|e| if let Event::Finished(id, _) = e { Some(*id) } else { None }).collect();
+    assert_eq!(order, [b, a1, a2]);
+}
+
+#[test]
+fn a_higher_class_pauses_a_lower_one_at_the_next_step() {
+    let mut rig = Rig::new(64, 8);
+    let low = rig.submit(Request { priority: Priority::Background, ..request(1, 600, 5) });
+    rig.step();
+    let high = rig.submit(Request { priority: Priority::Control, ..request(2, 10, 3) });
+    for _ in 0..3 {
+        let plan = rig.step();
+        assert_eq!(plan.seqs.iter().map(|s| s.id).collect::<Vec<_>>(), [high]);
+    }
+    assert_eq!(rig.finished(high).len(), 1);
+    assert_eq!(rig.step().seqs[0].id, low);
+    rig.run();
+    assert_eq!(rig.tokens(low).len(), 5);
+}
+
+#[test]
+fn a_higher_class_that_waits_for_pages_does_not_stop_those_who_hold_them() {
+    let mut rig = Rig::new(4, 8);
+    let low = rig.submit(Request { priority: Priority::Background, ..request(1, 300, 100) });
+    rig.step();
+    let high = rig.submit(Request { priority: Priority::Control, ..request(2, 100, 50) });
+    rig.run();
+    assert_eq!(rig.tokens(low).len(), 100);
+    assert_eq!(rig.tokens(high).len(), 50);
+}
+
+#[test]
+fn a_large_request_is_not_overtaken_for_ever() {
+    let mut rig = Rig::new(10, 8);
+    rig.submit(request(1, 200, 50));
+    rig.step();
+    let large = rig.submit(request(2, 1000, 200));
+    for i in 0..20 {
+        rig.submit(request(3 + i, 50, 20));
+    }
+    let mut steps = 0;
+    while rig.finished(large).is_empty() {
+        rig.step();
+        steps += 1;
+    }
+    let small_before = rig.events.iter().filter(|e| matches!(e, Event::Finished(..))).count();
+    assert_eq!(small_before, 2, "after {steps} steps");
+    rig.run();
+}
+
+#[test]
+fn what_can_never_fit_ends_with_the_numbers() {
+    let mut rig = Rig::new(4, 8);
+    let id = rig.submit(request(1, 500, 100));
+    let end = &rig.finished(id)[0];
+    assert_eq!(end.reason, FinishReason::Error);
+    assert_eq!(end.detail.as_deref(), Some("5 pages needed, 4 there"));
+}
+
+#[test]
+fn a_request_keeps_the_tables_it_began_with() {
+    let mut rig = Rig::new(64, 8);
+    let (first, second) = (table(2.0), table(3.0));
+    rig.scheduler.set_tables(TableSet { prefill: Some(first.clone()), decode: None });
+    let old = rig.submit(request(1, 300, 4));
+    rig.step();
+    rig.scheduler.set_tables(TableSet { prefill: Some(second.clone()), decode: Some(second.clone()) });
+    let new = rig.submit(request(2, 40, 4));
+    rig.run();
+    let (old, new) = (rig.finished(old).remove(0).usage, rig.finished(new).remove(0).usage);
+    assert!(Arc::ptr_eq(old.prefill.table.as_ref().unwrap(), &first));
+    assert_eq!((old.prefill.row, old.prefill.counters.votes), (Some((16, 2.0)), 300));
+    assert_eq!((old.decode.table, old.decode.counters.votes), (None, 0));
+    assert!(Arc::ptr_eq(new.prefill.table.as_ref().unwrap(), &second));
+    assert_eq!((new.decode.counters.votes, new.decode.row), (3, None));
+    assert_eq!(rig.scheduler.slots.users(), 0);
+}
+
+#[test]
+fn equal_tables_share_a_slot_and_a_free_slot_is_used_again() {
+    let mut rig = Rig::new(64, 8);
+    rig.scheduler.set_tables(TableSet { prefill: Some(table(2.0)), decode: Some(table(2.0)) });
+    rig.submit(request(1, 40, 2));
+    assert_eq!(rig.step().uploads.len(), 1);
+    rig.run();
+    rig.scheduler.set_tables(TableSet { prefill: Some(table(3.0)), decode: None });
+    rig.submit(request(1, 40, 2));
+    let plan = rig.step();
+    assert_eq!((plan.uploads.len(), plan.uploads[0].0), (1, TableSlot(0)));
+    rig.run();
+}
+
+#[test]
+fn the_vote_length_is_the_whole_prompt_in_every_chunk_and_the_keys_there_are_in_decode() {
+    let mut rig = Rig::new(64, 8);
+    rig.submit(request(1, 300, 3));
+    let mut seen = Vec::new();
+    while !rig.scheduler.is_idle() {
+        let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+        let steps = rig.scheduler.steps(&plan);
+        seen.extend(steps.iter().map(|s| (s.start, s.tokens.len(), s.final_len)));
+        let report = rig.model.step(&steps);
+        rig.scheduler.complete(&plan, &report, Duration::from_millis(500), rig.now, &mut rig.events);
+    }
+    assert_eq!(seen, [(0, 128, 300), (128, 128, 300), (256, 44, 300), (300, 1, 301), (301, 1, 302)]);
+}
+
+#[test]
+fn logits_that_are_no_numbers_end_their_request_alone() {
+    let mut rig = Rig::new(64, 8);
+    let (bad, good) = (rig.submit(request(1, 20, 5)), rig.submit(request(2, 20, 5)));
+    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+    let mut report = rig.model.step(&rig.scheduler.steps(&plan));
+    let place = plan.seqs.iter().position(|s| s.id == bad).unwrap();
+    report.sampled[place] = Some(Sampled { token: u32::MAX, ..Sampled::default() });
+    rig.scheduler.complete(&plan, &report, Duration::from_millis(1), rig.now, &mut rig.events);
+    rig.run();
+    assert_eq!(rig.finished(bad)[0].reason, FinishReason::Error);
+    assert_eq!(rig.finished(good)[0].reason, FinishReason::Length);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Submit {
+        client: u32,
+        class: usize,
+        prompt: usize,
+        max_tokens: u32,
+        ignore_eos: bool,
+        deadline: Option<u64>,
+    },
+    Cancel(usize),
+    Step,
+    /// A step that was interrupted between layers, after the cache was written to.
+    Aborted,
+    /// A step that a kernel refused.
+    Failed,
+    Tables(Option<u8>),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let submit = (0u32..3, 0usize..3, 1usize..700, 1u32..40, any::<bool>(), proptest::option::weighted(0.2, 1u64..3000)).prop_map(
+        |(client, class, prompt, max_tokens, ignore_eos, deadline)| Op::Submit { client, class, prompt, max_tokens, ignore_eos, deadline },
+    );
+    prop_oneof![
+        4 => submit,
+        1 => (0usize..64).prop_map(Op::Cancel),
+        12 => Just(Op::Step),
+        2 => Just(Op::Aborted),
+        1 => Just(Op::Failed),
+        1 => proptest::option::of(1u8..4).prop_map(Op::Tables),
+    ]
+}
+
+/// What every step must hold to.
+fn check_plan(rig: &Rig, plan: &Plan, requests: &HashMap<RequestId, Request>) {
+    let steps = rig.scheduler.steps(plan);
+    let mut ids: Vec<RequestId> = plan.seqs.iter().map(|s| s.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), plan.seqs.len(), "a request twice in a step");
+    assert!(plan.tokens(Phase::Prefill) <= 512 && plan.tokens(Phase::Decode) <= 3, "more rows than the step has room for");
+    let classes: Vec<Priority> = ids.iter().map(|id| requests[id].priority).collect();
+    assert!(classes.windows(2).all(|w| w[0] == w[1]), "two classes in a step");
+    for (planned, step) in plan.seqs.iter().zip(&steps) {
+        let prompt = requests[&planned.id].prompt.len();
+        let end = step.start + step.tokens.len();
+        match step.phase {
+            Phase::Prefill => assert!(end == prompt || end.is_multiple_of(PAGE)),
+            Phase::Decode => assert!(step.start >= prompt && step.tokens.len() == 1),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_gets_its_own_tokens_and_one_terminal_event_and_nothing_leaks(ops in proptest::collection::vec(op(), 1..80)) {
+        let mut rig = Rig::new(12, 3);
+        let mut requests = HashMap::new();
+        for op in ops {
+            match op {
+                Op::Submit { client, class, prompt, max_tokens, ignore_eos, deadline } => {
+                    let priority = [Priority::Background, Priority::Interactive, Priority::Control][class];
+                    let deadline = deadline.map(|ms| rig.now + Duration::from_millis(ms));
+                    let r = Request { priority, ignore_eos, deadline, ..request(client, prompt, max_tokens) };
+                    requests.insert(rig.submit(r.clone()), r);
+                }
+                Op::Cancel(n) => {
+                    let id = RequestId(n as u64);
+                    rig.scheduler.cancel(id, FinishReason::Cancelled, rig.now, &mut rig.events);
+                }
+                Op::Step => {
+                    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+                    check_plan(&rig, &plan, &requests);
+                    let report = rig.model.step(&rig.scheduler.steps(&plan));
+                    rig.now += Duration::from_millis(100);
+                    rig.scheduler.complete(&plan, &report, Duration::from_millis(100), rig.now, &mut rig.events);
+                }
+                Op::Aborted => {
+                    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+                    rig.model.step(&rig.scheduler.steps(&plan));
+                }
+                Op::Failed => {
+                    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+                    rig.scheduler.fail(&plan, "refused", rig.now, &mut rig.events);
+                }
+                Op::Tables(s) => rig.scheduler.set_tables(TableSet { prefill: s.map(|s| table(f32::from(s))), decode: s.map(|_| table(9.0)) }),
+            }
+        }
+        // Every step moves at least one sequence by a chunk or a token: without starvation it ends within their sum.
+        let bound: usize = requests.values().map(|r| r.prompt.len() / PAGE + 1 + r.max_tokens as usize).sum();
+        let mut steps = 0;
+        while !rig.scheduler.is_idle() {
+            prop_assert!(!rig.step().seqs.is_empty() || rig.scheduler.is_idle());
+            steps += 1;
+            prop_assert!(steps <= bound);
+        }
+        prop_assert_eq!(rig.scheduler.pages().used(), 0);
+        prop_assert_eq!(rig.scheduler.slots.users(), 0);
+        for (id, request) in &requests {
+            let ends = rig.finished(*id);
+            prop_assert_eq!(ends.len(), 1, "terminal events of {:?}", id);
+            let left = rig.events.iter().filter(|e| **e == Event::LeftQueue(*id)).count();
+            prop_assert_eq!(left, 1);
+            let (tokens, all) = (rig.tokens(*id), expected(request));
+            prop_assert_eq!(&tokens[..], &all[..tokens.len().min(all.len())]);
+            prop_assert_eq!(ends[0].usage.completion_tokens as usize, tokens.len());
+            prop_assert_eq!(ends[0].usage.prompt_tokens as usize, request.prompt.len());
+            let last = rig.events.iter().rposition(|e| matches!(e, Event::Token(of, _) if of == id));
+            let end = rig.events.iter().position(|e| matches!(e, Event::Finished(of, _) if of == id));
+            prop_assert!(last < end, "a token after the terminal event");
+            match ends[0].reason {
+                FinishReason::Eos => prop_assert!(tokens == all && tokens.last() == Some(&EOS)),
+                FinishReason::Length => prop_assert_eq!(tokens, all),
+                FinishReason::Deadline => prop_assert!(request.deadline.is_some()),
+                FinishReason::Cancelled | FinishReason::Error => {}
+                other => prop_assert!(false, "unexpected {:?}", other),
+            }
+        }
+    }
+}
