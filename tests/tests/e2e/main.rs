@@ -6,6 +6,7 @@
 
 mod bus;
 mod foreign;
+mod library;
 mod lifecycle;
 mod load;
 mod refusals;
