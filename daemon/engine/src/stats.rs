@@ -94,10 +94,7 @@ impl Status {
 
     /// Ended requests of one reason.
     pub fn finished(&self, reason: FinishReason) -> u64 {
-        FinishReason::ALL
-            .iter()
-            .position(|r| *r == reason)
-            .map_or(0, |i| self.finished[i])
+        FinishReason::ALL.iter().position(|r| *r == reason).map_or(0, |i| self.finished[i])
     }
 
     /// Votes of one phase over all tables.
@@ -115,12 +112,7 @@ impl Status {
     }
 
     /// Adds a request's votes of a step.
-    pub(crate) fn count_votes(
-        &mut self,
-        phase: Phase,
-        table: Option<&Arc<NamedTable>>,
-        counters: SkipCounters,
-    ) {
+    pub(crate) fn count_votes(&mut self, phase: Phase, table: Option<&Arc<NamedTable>>, counters: SkipCounters) {
         if counters.votes == 0 {
             return;
         }
@@ -129,27 +121,17 @@ impl Status {
             Phase::Decode => self.decode += counters,
         }
         let Some(table) = table else { return };
-        let same = |t: &TableSkips| {
-            t.phase == phase && (Arc::ptr_eq(&t.table, table) || t.table.hash == table.hash)
-        };
+        let same = |t: &TableSkips| t.phase == phase && (Arc::ptr_eq(&t.table, table) || t.table.hash == table.hash);
         if let Some(entry) = self.by_table.iter_mut().find(|t| same(t)) {
             entry.counters += counters;
             return;
         }
         if self.by_table.len() == MAX_TABLES {
             let tables = &self.tables;
-            let in_force = |t: &TableSkips| {
-                tables
-                    .phase(t.phase)
-                    .is_some_and(|now| now.hash == t.table.hash)
-            };
+            let in_force = |t: &TableSkips| tables.phase(t.phase).is_some_and(|now| now.hash == t.table.hash);
             let oldest = self.by_table.iter().position(|t| !in_force(t)).unwrap_or(0);
             self.by_table.remove(oldest);
         }
-        self.by_table.push(TableSkips {
-            phase,
-            table: table.clone(),
-            counters,
-        });
+        self.by_table.push(TableSkips { phase, table: table.clone(), counters });
     }
 }
