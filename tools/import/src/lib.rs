@@ -16,7 +16,8 @@ pub use error::ImportError;
 use gguf::Gguf;
 use model::Model;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
+use skip_tables::Digest;
 use staging::Staging;
 use std::fs::File;
 use std::io::Read;
@@ -56,8 +57,8 @@ pub struct Report {
     pub bytes: u64,
     /// SHA-256 of the GGUF file, hexadecimal.
     pub gguf_sha256: String,
-    /// SHA-256 of model.safetensors, hexadecimal: the checkpoint's content hash.
-    pub checkpoint_hash: String,
+    /// SHA-256 of model.safetensors: the checkpoint's content hash.
+    pub checkpoint_hash: Digest,
     /// Whether a ladder of scale tables was added (to checkpoints that the importer knows).
     pub ladder: bool,
 }
@@ -82,7 +83,7 @@ pub fn import(gguf: &Path, dir: &Path, mut progress: impl FnMut(Progress)) -> Re
     for (key, value) in tokenizer.generation.as_object().into_iter().flatten() {
         config.insert(key.clone(), value.clone());
     }
-    let ladder = ladder::keys(&gguf_sha256, &checkpoint_hash, &today());
+    let ladder = ladder::keys(&gguf_sha256, checkpoint_hash, &today());
     config.extend(ladder.clone().unwrap_or_default());
     staging.write("config.json", &pretty(&Value::Object(config)))?;
     staging.write("generation_config.json", &pretty(&tokenizer.generation))?;

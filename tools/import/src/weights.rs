@@ -6,7 +6,8 @@ use crate::{ImportError, Progress, Stage};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
+use skip_tables::Digest;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -21,7 +22,7 @@ pub(crate) fn write(
     head_dim: usize,
     path: &Path,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(String, u64), ImportError> {
+) -> Result<(Digest, u64), ImportError> {
     let (header, data) = header(plans, path)?;
     let total = header.len() as u64 + data;
     let file = File::create_new(path).map_err(ImportError::io(path))?;
@@ -92,10 +93,10 @@ impl Hashed {
         self.out.write_all(bytes)
     }
 
-    fn finish(self) -> std::io::Result<String> {
+    fn finish(self) -> std::io::Result<Digest> {
         let file = self.out.into_inner().map_err(|e| e.into_error())?;
         file.sync_all()?;
-        Ok(crate::hex(&self.hash.finalize()))
+        crate::hex(&self.hash.finalize()).parse().map_err(std::io::Error::other)
     }
 }
 
