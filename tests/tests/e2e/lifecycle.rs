@@ -193,10 +193,12 @@ fn a_drained_daemon_finishes_what_runs_and_refuses_the_rest() {
     assert_eq!(drained.join().unwrap(), 200);
 }
 
+/// `tools/test startup` runs this alone with the real bound; beside other tests only a gross one makes sense.
 #[test]
 fn it_is_ready_soon_after_it_starts() {
-    // Twice: the first start may have to read the checkpoint from disk. The best of two, as other tests run beside this one.
-    let best = (0..2).map(|_| Daemon::start(Options::default()).unwrap().ready_after()).min().unwrap();
-    println!("ready after {best:?}");
-    assert!(best < Duration::from_millis(if std::env::var_os("CI").is_some() { 4500 } else { 3000 }), "{best:?}");
+    let bound = std::env::var("SKIP_READY_MS").ok().and_then(|ms| ms.parse().ok()).unwrap_or(10_000);
+    // The first start may have to read the checkpoint from disk.
+    let best = (0..3).map(|_| Daemon::start(Options::default()).unwrap().ready_after()).min().unwrap();
+    println!("speed: ready {} ms after the start of the process (best of 3; bound {bound} ms)", best.as_millis());
+    assert!(best < Duration::from_millis(bound), "{best:?}");
 }
