@@ -1,1 +1,21 @@
 //! The daemon: configuration, bus, socket, table store, metrics, and the engine behind them.
+//!
+//! [`process::run`] is the whole of it. Socket and bus are thin faces of [`generation`] and of the table store; the shared state is [`state::Daemon`].
+
+pub mod config;
+pub mod generation;
+pub mod http;
+pub mod lifecycle;
+pub mod load;
+pub mod metrics;
+pub mod model;
+pub mod peer;
+pub mod process;
+pub mod socket;
+pub mod state;
+pub mod status;
+pub mod tables;
+pub mod text;
+
+#[cfg(test)]
+mod testing;

@@ -1,3 +1,42 @@
 //! The daemon: configuration, bus, socket, table store, metrics, and the engine behind them.
 
-fn main() {}
+use clap::Parser;
+use skipd::config::{Cli, Config};
+use skipd::{model, process};
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Instant;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let config = match Config::load(Cli::parse()) {
+        Ok(config) => config,
+        Err(error) => return fail(&error, 2),
+    };
+    let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(&config.log));
+    let filter = match filter {
+        Ok(filter) => filter,
+        Err(error) => return fail(&format!("--log: {error}"), 2),
+    };
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).with_target(false).init();
+    // The engine has its own threads; these carry sockets and the bus.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("cannot start: {error}"), 1),
+    };
+    let result = runtime.block_on(process::run(config, started, model::open));
+    // A blocking task (a prompt being tokenised, a folder being read) must not hold up the end.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, error.exit_code()),
+    }
+}
+
+fn fail(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
+    eprintln!("skipd: {error}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,97 @@
+//! Every option once: a flag and a configuration key of the same name.
+
+use clap::{Args, Parser};
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// The command line.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "skipd", version, about = "Serves a language model on this machine's socket and bus, skipping negligible attention tiles")]
+pub struct Cli {
+    /// Read this file (and skipd.d/*.toml beside it) instead of /etc/skipd/skipd.toml
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The options that a file may set too.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// What flags and files may set; None: not said here.
+#[derive(Args, Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Settings {
+    /// Checkpoint folder: config.json, safetensors, tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// The name clients see beside `default`; the folder's name unless set
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// auto, cpu or cuda
+    #[arg(long)]
+    pub backend: Option<String>,
+    /// system, session, none, or a bus address
+    #[arg(long)]
+    pub bus: Option<String>,
+    /// Unix socket to serve HTTP on [default: /run/skipd/skipd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Type of cached keys and values: fp16 or bf16
+    #[arg(long, value_name = "FORMAT")]
+    pub kv: Option<String>,
+    /// Low-precision copy of the keys for scanning: none
+    #[arg(long, value_name = "FORMAT")]
+    pub kv_shadow: Option<String>,
+    /// Worker threads [default: one a core]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// auto, float32 or bfloat16 arithmetic in matrix products
+    #[arg(long)]
+    pub precision: Option<String>,
+    /// Prompt tokens a step [default: by measured speed]
+    #[arg(long, value_name = "TOKENS")]
+    pub chunk: Option<usize>,
+    /// Tokens the cache holds for all requests together
+    #[arg(long, value_name = "TOKENS")]
+    pub kv_tokens: Option<usize>,
+    /// Requests that may wait before more are refused as busy [default: 64]
+    #[arg(long, value_name = "N")]
+    pub queue: Option<usize>,
+    /// Requests that may run at once
+    #[arg(long, value_name = "N")]
+    pub max_running: Option<usize>,
+    /// New tokens of a request that names no number, if the context has as many left [default: 1024]
+    #[arg(long, value_name = "TOKENS")]
+    pub default_max_tokens: Option<u32>,
+    /// Where persisted tables lie [default: $STATE_DIRECTORY or /var/lib/skipd]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The administrator's tables [default: /etc/skipd/tables.json]
+    #[arg(long, value_name = "FILE")]
+    pub tables: Option<PathBuf>,
+    /// How long a stop lets running requests finish before it cancels them [default: 3]
+    #[arg(long, value_name = "SECONDS")]
+    pub drain_seconds: Option<f64>,
+    /// Largest request body [default: 32]
+    #[arg(long, value_name = "MIB")]
+    pub max_body_mib: Option<usize>,
+    /// Connections at once [default: 128]
+    #[arg(long, value_name = "N")]
+    pub max_connections: Option<usize>,
+    /// Members of this group may generate [default: skipd]
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// Log filter as RUST_LOG spells it, which wins over it [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+impl Settings {
+    /// These values, and `below` where they say nothing.
+    pub fn over(self, below: Settings) -> Settings {
+        macro_rules! overlay {
+            ($($field:ident)*) => { Settings { $($field: self.$field.or(below.$field)),* } };
+        }
+        overlay!(model model_name backend bus socket kv kv_shadow threads precision chunk kv_tokens queue max_running
+                 default_max_tokens state_dir tables drain_seconds max_body_mib max_connections group log)
+    }
+}

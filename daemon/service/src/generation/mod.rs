@@ -1,0 +1,58 @@
+//! One generation, whatever it came in by: validate → authorise → render and tokenise → submit → a stream of events.
+//!
+//! Socket and bus both call [`start`] and then [`Running::next`] until the end; neither knows of tokens, and nothing here knows of HTTP or D-Bus.
+
+mod assemble;
+mod plan;
+mod running;
+mod usage;
+
+pub use running::{Event, Outcome, Running};
+
+use crate::peer::{Peer, Right};
+use crate::state::Daemon;
+use plan::Plan;
+use skip_client::Error;
+use skip_client::protocol::{ChatMessage, GenerationOptions, Prompt};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is asked, however it was carried.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Model name; None: the loaded one.
+    pub model: Option<String>,
+    /// What to answer or continue.
+    pub input: Input,
+    /// How.
+    pub options: GenerationOptions,
+}
+
+/// The prompt before it is tokens.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A conversation, rendered by the model's template.
+    Chat(Vec<ChatMessage>),
+    /// Text or token ids as they are.
+    Raw(Prompt),
+}
+
+/// Checks, tokenises and submits a request.
+///
+/// # Errors
+/// Access, an unknown model, a daemon that is not ready, a prompt that is empty or does not fit, a full queue: each as its own kind.
+/// Nothing has been computed then.
+pub async fn start(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask) -> Result<Running, Error> {
+    let arrived = Instant::now();
+    daemon.authority.check(peer, Right::Generate)?;
+    if ask.options.skipd.as_ref().is_some_and(|own| own.tables.is_some()) {
+        daemon.authority.check(peer, Right::Control).map_err(|e| e.at("skipd.tables"))?;
+    }
+    let model = daemon.ready_model()?;
+    model.check_name(ask.model.as_deref())?;
+    let plan = Plan::new(daemon, &model, peer, ask, arrived).await?;
+    Running::submit(daemon.clone(), model, plan).inspect_err(|error| daemon.metrics.refused(error.kind))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! A submitted request: text as it comes, then exactly one end with true counts. Dropping it cancels the request at the next step.
+
+use super::assemble::Assembler;
+use super::plan::Plan;
+use super::usage;
+use crate::metrics::Timing;
+use crate::state::{Daemon, Model};
+use skip_client::protocol::{FinishReason, LogprobEntry, StreamEvent, Usage};
+use skip_client::{Error, ErrorKind};
+use skip_engine::handle::{self, CancelGuard, Finished, SubmitError, TokenEvent};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{mpsc, oneshot};
+
+/// What a generation gives.
+#[derive(Debug)]
+pub enum Event {
+    /// New text, new log-probabilities, or both.
+    Text {
+        /// Whole UTF-8.
+        text: String,
+        /// One entry a token, where asked for.
+        logprobs: Vec<LogprobEntry>,
+    },
+    /// The end; nothing follows.
+    End(Outcome),
+}
+
+/// How a generation ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Why.
+    pub reason: FinishReason,
+    /// Set where the reason is neither `stop` nor `length`.
+    pub error: Option<Error>,
+    /// True counts, whatever the reason.
+    pub usage: Usage,
+}
+
+impl From<Event> for StreamEvent {
+    fn from(event: Event) -> Self {
+        match event {
+            Event::Text { text, logprobs } => StreamEvent::Text { text, logprobs },
+            Event::End(Outcome { reason, error, usage }) => StreamEvent::Finished { reason, usage, error },
+        }
+    }
+}
+
+/// Where a generation stands.
+enum Stage {
+    /// Tokens may come.
+    Tokens,
+    /// No token is taken any more; the engine's last word is awaited.
+    Closing { stopped: bool },
+    /// The end was given.
+    Done,
+}
+
+/// A running generation.
+pub struct Running {
+    daemon: Arc<Daemon>,
+    model_name: String,
+    tokens: mpsc::Receiver<TokenEvent>,
+    finished: oneshot::Receiver<Finished>,
+    guard: Option<CancelGuard>,
+    assembler: Assembler,
+    taken: u32,
+    stage: Stage,
+    timing: Timing,
+}
+
+impl Running {
+    pub(super) fn submit(daemon: Arc<Daemon>, model: Arc<Model>, plan: Plan) -> Result<Self, Error> {
+        let generation = model.engine.submit(plan.request).map_err(refusal)?;
+        Ok(Self {
+            assembler: Assembler::new(model.text.clone(), plan.skip_special, &plan.stops, plan.wants_logprobs),
+            timing: Timing::from(plan.arrived),
+            model_name: model.name.clone(),
+            tokens: generation.tokens,
+            finished: generation.finished,
+            guard: Some(generation.guard),
+            taken: 0,
+            stage: Stage::Tokens,
+            daemon,
+        })
+    }
+
+    /// The model's name, as answers carry it.
+    pub fn model_name(&self) -> &str {
+        &self.model_name
+    }
+
+    /// The next event; None after the end. May be dropped while it waits: nothing is lost.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            match self.stage {
+                Stage::Tokens => {
+                    let token = self.tokens.recv().await;
+                    if let Some(event) = self.take(token) {
+                        return Some(event);
+                    }
+                }
+                Stage::Closing { stopped } => {
+                    let finished = (&mut self.finished).await.ok();
+                    self.stage = Stage::Done;
+                    return Some(Event::End(self.end(finished, stopped)));
+                }
+                Stage::Done => return None,
+            }
+        }
+    }
+
+    /// One token, or the end of tokens; None where there is nothing to show.
+    fn take(&mut self, token: Option<TokenEvent>) -> Option<Event> {
+        let piece = match token {
+            Some(token) => {
+                self.taken += 1;
+                self.timing.token(&self.daemon.metrics, Instant::now());
+                if token.is_eos {
+                    return None;
+                }
+                self.assembler.push(&token.sampled)
+            }
+            None => {
+                self.stage = Stage::Closing { stopped: false };
+                self.assembler.finish()
+            }
+        };
+        if piece.stopped {
+            self.stage = Stage::Closing { stopped: true };
+            // Cancels what the engine has not done yet; its counts still come.
+            self.guard = None;
+        }
+        (!piece.text.is_empty() || !piece.logprobs.is_empty()).then_some(Event::Text { text: piece.text, logprobs: piece.logprobs })
+    }
+
+    fn end(&mut self, finished: Option<Finished>, stopped: bool) -> Outcome {
+        if let Some(guard) = self.guard.take() {
+            guard.disarm();
+        }
+        let finished = finished.unwrap_or_else(|| Finished {
+            reason: handle::FinishReason::DeviceFault,
+            detail: Some("the engine ended without a word".into()),
+            usage: handle::Usage::default(),
+        });
+        let reason = if stopped { FinishReason::Stop } else { reason(finished.reason) };
+        let error = reason.error_kind().map(|kind| Error::new(kind, explain(kind, finished.detail)));
+        self.timing.end(&self.daemon.metrics, Instant::now(), &finished.usage, reason);
+        Outcome { reason, error, usage: usage::report(&finished.usage, self.taken) }
+    }
+}
+
+fn reason(engine: handle::FinishReason) -> FinishReason {
+    match engine {
+        handle::FinishReason::Eos => FinishReason::Stop,
+        handle::FinishReason::Length => FinishReason::Length,
+        handle::FinishReason::Cancelled => FinishReason::Cancelled,
+        handle::FinishReason::Deadline => FinishReason::Deadline,
+        handle::FinishReason::SlowReader => FinishReason::SlowReader,
+        handle::FinishReason::Shutdown => FinishReason::Shutdown,
+        handle::FinishReason::DeviceFault => FinishReason::DeviceFault,
+        _ => FinishReason::Error,
+    }
+}
+
+fn explain(kind: ErrorKind, detail: Option<String>) -> String {
+    let what = match kind {
+        ErrorKind::Cancelled => "the request was cancelled",
+        ErrorKind::Deadline => "the request's deadline passed",
+        ErrorKind::SlowReader => "the answer was not read fast enough",
+        ErrorKind::Shutdown => "the daemon is shutting down",
+        ErrorKind::DeviceFault => "the device failed",
+        _ => "the request could not be computed",
+    };
+    match detail {
+        Some(detail) => format!("{what}: {detail}"),
+        None => what.to_owned(),
+    }
+}
+
+/// The engine's refusal as a protocol error, with its numbers.
+fn refusal(error: SubmitError) -> Error {
+    let message = error.to_string();
+    let new = |kind| Error::new(kind, message.clone());
+    match error {
+        SubmitError::EmptyPrompt => new(ErrorKind::InvalidRequest).at("prompt"),
+        SubmitError::NoTokens => new(ErrorKind::InvalidRequest).at("max_tokens"),
+        SubmitError::BadToken { id, vocabulary } => {
+            new(ErrorKind::InvalidRequest).at("prompt").with("token", id).with("vocabulary", vocabulary)
+        }
+        SubmitError::ContextOverflow { prompt, max_tokens, context } => {
+            new(ErrorKind::ContextOverflow).with("prompt_tokens", prompt).with("max_tokens", max_tokens).with("context_length", context)
+        }
+        SubmitError::CacheTooSmall { needed, total } => {
+            new(ErrorKind::CacheTooSmall).with("pages_needed", needed).with("pages_total", total)
+        }
+        SubmitError::Busy { limit } => new(ErrorKind::Busy).with("queue_limit", limit).with("retry_after_s", 1),
+        SubmitError::Draining => new(ErrorKind::Draining),
+        SubmitError::Stopped(_) => new(ErrorKind::DeviceFault),
+        _ => new(ErrorKind::Internal),
+    }
+}

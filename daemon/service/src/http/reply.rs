@@ -1,0 +1,82 @@
+//! Answers as JSON, errors in OpenAI's shape with the status of their kind.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::{HeaderName, Response, StatusCode};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use skip_client::protocol::names::IGNORED_HEADER;
+use skip_client::{Error, ErrorKind, protocol::ErrorBody};
+
+/// A handler's error, ready to be an answer.
+#[derive(Debug)]
+pub struct Refusal(pub Error);
+
+/// What handlers give.
+pub type Reply = Result<Response<Body>, Refusal>;
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Refusal(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response<Body> {
+        let Refusal(error) = self;
+        let status = StatusCode::from_u16(error.kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let retry = error.retry_after_s().or(matches!(error.kind, ErrorKind::Busy | ErrorKind::NotReady).then_some(1));
+        let mut response = json(status, &ErrorBody::from(error));
+        if let Some(seconds) = retry {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// A JSON answer.
+pub fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {
+    match serde_json::to_vec(value) {
+        Ok(text) => with_type(status, "application/json", text),
+        // The protocol's types have string keys and no failing serializers.
+        Err(error) => with_type(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.to_string().into_bytes()),
+    }
+}
+
+/// An answer of any type.
+pub fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Names the fields that were read and not acted on.
+pub fn name_ignored(response: &mut Response<Body>, ignored: &[String]) {
+    if ignored.is_empty() {
+        return;
+    }
+    let plain: Vec<String> = ignored.iter().map(|name| name.escape_default().to_string()).collect();
+    if let Ok(value) = HeaderValue::from_str(&plain.join(", ")) {
+        response.headers_mut().insert(HeaderName::from_static(IGNORED_HEADER), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_says_when_to_come_back() {
+        let response = Refusal(Error::new(ErrorKind::Busy, "full").with("retry_after_s", 7)).into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "7");
+    }
+
+    #[test]
+    fn ignored_fields_make_one_header_however_odd_their_names() {
+        let mut response = Response::new(Body::empty());
+        name_ignored(&mut response, &["user".into(), "a\nb".into()]);
+        assert_eq!(response.headers()[IGNORED_HEADER], "user, a\\nb");
+    }
+}

@@ -1,0 +1,171 @@
+//! Accepts connections, says who is at the other end of each, and ends them in good order.
+
+use crate::peer::Peer;
+use crate::socket::StallGuard;
+use crate::state::Daemon;
+use axum::Router;
+use axum::body::Body;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tower::ServiceExt;
+
+/// A request's head must be there within this, and an idle connection is closed after it.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that takes nothing for this long loses its connection.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Request heads are small.
+const MAX_HEAD: usize = 32 * 1024;
+
+/// Serves until `stop` turns true; then no connection is accepted, and each one ends after the answer it is giving.
+/// Returns when all have ended.
+pub async fn serve(daemon: Arc<Daemon>, listener: UnixListener, router: Router, mut stop: watch::Receiver<bool>) {
+    let seats = Seats::new(daemon.config.max_connections);
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = stopped(&mut stop) => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: some will come free.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::warn!(%error, "a connection without credentials is closed");
+                continue;
+            }
+        };
+        let administrator = daemon.authority.is_administrator(&peer);
+        match seats.take(peer.uid, administrator) {
+            Some(seat) => {
+                connections.spawn(connection(stream, peer, router.clone(), stop.clone(), seat));
+            }
+            None => {
+                connections.spawn(turn_away(stream));
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // The sender lives as long as the process; an error would mean the same.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn connection(stream: UnixStream, peer: Peer, router: Router, mut stop: watch::Receiver<bool>, _seat: Seat) {
+    let peer = Arc::new(peer);
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer.clone());
+        router.clone().oneshot(request)
+    });
+    let io = TokioIo::new(StallGuard::new(stream, STALL_TIMEOUT));
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_header_size(MAX_HEAD)
+        .serve_connection(io, service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stopped(&mut stop) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        // A client that left, or that sent no HTTP: its own affair.
+        tracing::debug!(%error, "connection ended early");
+    }
+}
+
+/// Tells a client that there is no room, without reading what it wants.
+async fn turn_away(mut stream: UnixStream) {
+    const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
+        {\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":\"busy\"}}";
+    // Whoever does not take it in time is not told.
+    let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(ANSWER.as_bytes())).await;
+}
+
+/// Room for connections: so many in all, and for one ordinary user a quarter of them, so that no user locks out the others.
+struct Seats {
+    all: Arc<Semaphore>,
+    per_user: usize,
+    taken: Arc<Mutex<HashMap<u32, usize>>>,
+}
+
+/// One connection's room, given back when dropped.
+struct Seat {
+    uid: u32,
+    taken: Arc<Mutex<HashMap<u32, usize>>>,
+    _permit: tokio::sync::OwnedSemaphorePermit,
+}
+
+impl Seats {
+    fn new(all: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), per_user: all.div_ceil(4), taken: Arc::default() }
+    }
+
+    fn take(&self, uid: u32, administrator: bool) -> Option<Seat> {
+        let permit = self.all.clone().try_acquire_owned().ok()?;
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(uid).or_default();
+        if *count >= self.per_user && !administrator {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { uid, taken: self.taken.clone(), _permit: permit })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_every_seat() {
+        let seats = Seats::new(8);
+        let mine: Vec<_> = (0..2).map(|_| seats.take(1000, false).expect("room")).collect();
+        assert!(seats.take(1000, false).is_none(), "a quarter is the limit");
+        assert!(seats.take(1001, false).is_some());
+        drop(mine);
+        assert!(seats.take(1000, false).is_some(), "seats come back");
+    }
+
+    #[test]
+    fn administrators_are_bound_by_the_total_alone() {
+        let seats = Seats::new(3);
+        let all: Vec<_> = (0..3).map(|_| seats.take(0, true).expect("room")).collect();
+        assert!(seats.take(0, true).is_none());
+        drop(all);
+    }
+}

@@ -1,0 +1,225 @@
+use crate::state::Daemon;
+use crate::testing::{self, myself};
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tower::ServiceExt;
+
+/// Status, headers and body of one request by this user.
+async fn call(daemon: &Arc<Daemon>, method: &str, path: &str, body: impl Into<Body>) -> (u16, axum::http::HeaderMap, String) {
+    let mut request = Request::builder().method(method).uri(path).body(body.into()).unwrap();
+    request.extensions_mut().insert(Arc::new(myself()));
+    let response = super::router(daemon.clone()).oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    (parts.status.as_u16(), parts.headers, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+async fn post(daemon: &Arc<Daemon>, path: &str, body: Value) -> (u16, Value) {
+    let (status, _, text) = call(daemon, "POST", path, body.to_string()).await;
+    (status, serde_json::from_str(&text).unwrap())
+}
+
+/// The `data:` payloads of a stream.
+fn events(text: &str) -> Vec<&str> {
+    text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").expect("only data lines")).collect()
+}
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+#[tokio::test]
+async fn a_chat_answer_has_openais_shape_and_skipds_usage() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let (status, answer) = post(&daemon, CHAT, json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3})).await;
+    assert_eq!(status, 200);
+    assert_eq!(answer["object"], "chat.completion");
+    assert_eq!(answer["model"], "alphabet");
+    assert_eq!(answer["choices"][0]["message"], json!({"role": "assistant", "content": "ijk"}));
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+    assert_eq!(answer["usage"]["skipd"]["prefill"]["table"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_reason_usage_and_done() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stream": true,
+        "stream_options": {"include_usage": true}});
+    let (status, headers, text) = call(&daemon, "POST", CHAT, body.to_string()).await;
+    assert_eq!((status, &headers["content-type"]), (200, &"text/event-stream".parse().unwrap()));
+    let events = events(&text);
+    assert_eq!(events.last(), Some(&"[DONE]"));
+    let chunks: Vec<Value> = events[..events.len() - 1].iter().map(|e| serde_json::from_str(e).unwrap()).collect();
+    assert_eq!(chunks[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+    let said: String = chunks[1..].iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(said, "ij");
+    let reasons: Vec<&Value> = chunks.iter().map(|c| &c["choices"][0]["finish_reason"]).filter(|r| !r.is_null()).collect();
+    assert_eq!(reasons, ["length"], "exactly one terminal chunk");
+    let last = chunks.last().unwrap();
+    assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(2)));
+    assert!(chunks.iter().all(|c| c["id"] == chunks[0]["id"]));
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_ends_with_one_error_event() {
+    let daemon = testing::daemon(Duration::from_millis(2)).await;
+    let body = json!({"prompt": "x", "max_tokens": 4000, "stream": true, "skipd": {"deadline_ms": 30}});
+    let (status, _, text) = call(&daemon, "POST", TEXT, body.to_string()).await;
+    assert_eq!(status, 200, "it had begun");
+    let events = events(&text);
+    let error: Value = serde_json::from_str(events.last().unwrap()).unwrap();
+    assert_eq!(error["error"]["code"], "deadline_exceeded");
+    assert!(error["error"]["details"]["usage"]["completion_tokens"].as_u64().unwrap() > 0);
+    assert!(!events.contains(&"[DONE]"));
+}
+
+#[tokio::test]
+async fn the_same_failure_of_a_whole_answer_is_its_status() {
+    let daemon = testing::daemon(Duration::from_millis(2)).await;
+    let (status, error) = post(&daemon, TEXT, json!({"prompt": "x", "max_tokens": 4000, "skipd": {"deadline_ms": 30}})).await;
+    assert_eq!((status, &error["error"]["code"]), (504, &json!("deadline_exceeded")));
+}
+
+#[tokio::test]
+async fn text_logprobs_are_parallel_lists_with_offsets() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let (_, answer) = post(&daemon, TEXT, json!({"prompt": [120, 121], "max_tokens": 3, "logprobs": 2})).await;
+    let lists = &answer["choices"][0]["logprobs"];
+    assert_eq!(lists["tokens"], json!(["c", "d", "e"]));
+    assert_eq!(lists["text_offset"], json!([0, 1, 2]));
+    assert_eq!(lists["token_logprobs"], json!([-0.25, -0.25, -0.25]));
+    assert_eq!(lists["top_logprobs"][0].as_object().unwrap().len(), 3, "two asked for and the drawn one");
+}
+
+#[tokio::test]
+async fn chat_logprobs_name_tokens_and_bytes() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "logprobs": true, "top_logprobs": 1});
+    let (_, answer) = post(&daemon, CHAT, body).await;
+    let entry = &answer["choices"][0]["logprobs"]["content"][0];
+    assert_eq!((&entry["token"], &entry["bytes"]), (&json!("i"), &json!([105])));
+    assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn refusals_name_the_field_in_openais_shape() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let chat = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        (CHAT, body)
+    };
+    for ((path, body), status, code, param) in [
+        (chat(json!({"n": 2})), 400, "unsupported_parameter", "n"),
+        (chat(json!({"tools": [{}]})), 400, "unsupported_parameter", "tools"),
+        (chat(json!({"temperature": "hot"})), 400, "invalid_request", "temperature"),
+        (chat(json!({"model": "gpt-4"})), 404, "not_found", "model"),
+        ((CHAT, json!({"messages": []})), 400, "invalid_request", "messages"),
+        ((TEXT, json!({"prompt": ""})), 400, "invalid_request", "prompt"),
+        ((TEXT, json!({"prompt": "x", "echo": true})), 400, "unsupported_parameter", "echo"),
+        ((TEXT, json!({"prompt": "x", "suffix": "y"})), 400, "unsupported_parameter", "suffix"),
+    ] {
+        let (got, error) = post(&daemon, path, body.clone()).await;
+        assert_eq!(got, status, "{body}: {error}");
+        assert_eq!((error["error"]["code"].as_str(), error["error"]["param"].as_str()), (Some(code), Some(param)), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_utf8_are_a_bad_request() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let (status, _, text) = call(&daemon, "POST", TEXT, b"{\"prompt\": \"\xff\xfe\"}".to_vec()).await;
+    assert_eq!(status, 400, "{text}");
+}
+
+#[tokio::test]
+async fn harmless_fields_are_ignored_and_named() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let body = json!({"prompt": "x", "max_tokens": 1, "store": true, "metadata": {"a": "b"}});
+    let (status, headers, _) = call(&daemon, "POST", TEXT, body.to_string()).await;
+    assert_eq!((status, headers["x-skipd-ignored"].to_str().unwrap()), (200, "store, metadata"));
+}
+
+#[tokio::test]
+async fn models_health_and_ready_answer() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    for (path, status) in [
+        ("/v1/models", 200),
+        ("/v1/models/alphabet", 200),
+        ("/v1/models/default", 200),
+        ("/v1/models/other", 404),
+        ("/health", 200),
+        ("/ready", 200),
+        ("/skipd/v1/status", 200),
+        ("/skipd/v1/tables", 200),
+        ("/skipd/v1/tables/prefill", 200),
+        ("/skipd/v1/tables/sideways", 404),
+        ("/skipd/v1/tiers", 200),
+        ("/skipd/v1/nothing", 404),
+        ("/skipd/v1/jobs", 501),
+        ("/skipd/v1/prefixes", 501),
+        ("/v1/completions", 405),
+    ] {
+        let (got, headers, text) = call(&daemon, "GET", path, Body::empty()).await;
+        assert_eq!(got, status, "{path}: {text}");
+        assert_eq!(headers["content-type"], "application/json", "{path}");
+        serde_json::from_str::<Value>(&text).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_without_a_model_says_so() {
+    let daemon = Arc::new(Daemon::new(testing::config(std::path::Path::new("/nowhere/s")), std::time::Instant::now()));
+    daemon.life.advance(crate::lifecycle::Stage::Loading(0.5));
+    let (status, _, text) = call(&daemon, "GET", "/ready", Body::empty()).await;
+    let ready: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &ready["state"], &ready["progress"]), (503, &json!("loading"), &json!(0.5)));
+    let (status, headers, _) = call(&daemon, "POST", TEXT, json!({"prompt": "x"}).to_string()).await;
+    assert_eq!((status, &headers["retry-after"]), (503, &"1".parse().unwrap()));
+    daemon.life.advance(crate::lifecycle::Stage::Failed("no such folder".into()));
+    let (_, _, text) = call(&daemon, "GET", "/ready", Body::empty()).await;
+    assert!(text.contains("no such folder"), "{text}");
+}
+
+#[tokio::test]
+async fn metrics_have_vllms_names_and_skipds() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    post(&daemon, TEXT, json!({"prompt": "xy", "max_tokens": 3})).await;
+    let (status, _, text) = call(&daemon, "GET", "/metrics", Body::empty()).await;
+    assert_eq!(status, 200);
+    for line in [
+        "vllm:prompt_tokens_total{model_name=\"alphabet\"} 2",
+        "vllm:generation_tokens_total{model_name=\"alphabet\"} 3",
+        "vllm:time_to_first_token_seconds_count{model_name=\"alphabet\"} 1",
+        "skipd_votes_total{model_name=\"alphabet\",phase=\"prefill\"} 0",
+        "skipd_table_version{model_name=\"alphabet\",phase=\"decode\"} 0",
+        "skipd_state{model_name=\"alphabet\",state=\"ready\"} 1",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let (status, _, _) = call(&daemon, "POST", TEXT, vec![b' '; (1 << 20) + 1]).await;
+    assert_eq!(status, 413);
+}
+
+#[tokio::test]
+async fn draining_by_request_lets_the_running_finish() {
+    let daemon = testing::daemon(Duration::from_millis(1)).await;
+    let other = daemon.clone();
+    let running = tokio::spawn(async move { post(&other, TEXT, json!({"prompt": "x", "max_tokens": 100})).await });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let (status, _, text) = call(&daemon, "POST", "/skipd/v1/drain", Body::empty()).await;
+    assert_eq!((status, serde_json::from_str::<Value>(&text).unwrap()["state"].clone()), (200, json!("draining")));
+    let (status, answer) = running.await.unwrap();
+    assert_eq!((status, &answer["usage"]["completion_tokens"]), (200, &json!(100)));
+    let (status, _) = post(&daemon, TEXT, json!({"prompt": "x"})).await;
+    assert_eq!(status, 503);
+}

@@ -1,0 +1,111 @@
+//! Opens a checkpoint's folder and starts an engine on it.
+
+use crate::config::{Config, KvChoice, PrecisionChoice};
+use crate::load::LoadError;
+use crate::state::{Model, SamplingDefaults};
+use crate::tables::Tables;
+use crate::text;
+use serde::Deserialize;
+use skip_engine::checkpoint::Checkpoint;
+use skip_engine::engine::CacheSize;
+use skip_engine::{Engine, EngineOptions};
+use skip_kernels::KvFormat;
+use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The model of a configuration: folder, tokenizer and tables are read here, the weights by the engine's thread afterwards.
+pub fn open(config: &Config) -> Result<Model, LoadError> {
+    let failed = |reason: String| LoadError::Model { path: config.model.display().to_string(), reason };
+    let checkpoint = Arc::new(Checkpoint::open(&config.model).map_err(|e| failed(e.to_string()))?);
+    let text = text::open(&config.model).map_err(failed)?;
+    let defaults = sampling_defaults(&config.model).map_err(failed)?;
+    let tables = Tables::default();
+    let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
+    let options = engine_options(config, tables.in_force());
+    let (family, layers) = (checkpoint.architecture().family.name(), checkpoint.architecture().layers as u32);
+    let engine = Engine::start(options, &config.model_name, checkpoint, move || Ok(CpuBackend::new(cpu)));
+    Ok(Model { name: config.model_name.clone(), family, layers, engine, text, defaults, tables, created: SystemTime::now() })
+}
+
+fn engine_options(config: &Config, tables: skip_engine::handle::TableSet) -> EngineOptions {
+    let defaults = EngineOptions::default();
+    EngineOptions {
+        kv_format: match config.kv {
+            KvChoice::Fp16 => KvFormat::Fp16,
+            KvChoice::Bf16 => KvFormat::Bf16,
+        },
+        cache: config.kv_tokens.map_or(CacheSize::Auto, |tokens| CacheSize::Tokens(tokens as u32)),
+        queue_limit: config.queue as u32,
+        max_running: config.max_running.unwrap_or(defaults.max_running),
+        chunk: config.chunk,
+        tables,
+        ..defaults
+    }
+}
+
+fn precision(choice: PrecisionChoice) -> Precision {
+    match choice {
+        PrecisionChoice::Auto => Precision::Auto,
+        PrecisionChoice::Float32 => Precision::Float32,
+        PrecisionChoice::Bfloat16 => Precision::Bfloat16,
+    }
+}
+
+/// What generation_config.json recommends, if there is one; fields it does not have are left open.
+fn sampling_defaults(dir: &Path) -> Result<SamplingDefaults, String> {
+    #[derive(Deserialize)]
+    struct Recommended {
+        do_sample: Option<bool>,
+        temperature: Option<f32>,
+        top_k: Option<u32>,
+        top_p: Option<f32>,
+        min_p: Option<f32>,
+    }
+    let path = dir.join("generation_config.json");
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SamplingDefaults::default()),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    let found: Recommended = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    // `do_sample: false` beside a temperature is how Hugging Face writes "greedy".
+    let temperature = if found.do_sample == Some(false) { Some(0.0) } else { found.temperature };
+    let sane = |value: Option<f32>| value.filter(|v| v.is_finite() && *v >= 0.0);
+    Ok(SamplingDefaults {
+        temperature: sane(temperature),
+        top_k: found.top_k,
+        top_p: sane(found.top_p).filter(|p| *p > 0.0 && *p <= 1.0),
+        min_p: sane(found.min_p).filter(|p| *p <= 1.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults(text: &str) -> Result<SamplingDefaults, String> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("generation_config.json"), text).unwrap();
+        sampling_defaults(dir.path())
+    }
+
+    #[test]
+    fn recommended_sampling_is_taken_and_nonsense_left_out() {
+        let found = defaults(r#"{"temperature": 0.7, "top_k": 20, "top_p": 1.5, "eos_token_id": 2}"#).unwrap();
+        assert_eq!(found, SamplingDefaults { temperature: Some(0.7), top_k: Some(20), top_p: None, min_p: None });
+        assert_eq!(defaults(r#"{"do_sample": false, "temperature": 0.7}"#).unwrap().temperature, Some(0.0));
+    }
+
+    #[test]
+    fn a_broken_file_is_named() {
+        assert!(defaults("{").unwrap_err().contains("generation_config.json"));
+    }
+
+    #[test]
+    fn no_file_recommends_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(sampling_defaults(dir.path()), Ok(SamplingDefaults::default()));
+    }
+}

@@ -1,0 +1,144 @@
+//! The process from start to end: socket, bus, model, and a stop that tells everybody within seconds.
+
+use crate::config::Config;
+use crate::lifecycle::Stage;
+use crate::load::{self, LoadError};
+use crate::state::{Daemon, Model};
+use crate::{http, socket};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How long answers may take to reach their readers after the engine has ended.
+const FLUSH: Duration = Duration::from_secs(1);
+/// How long a daemon without a model still says why.
+const FAILURE_SHOWN: Duration = Duration::from_millis(500);
+
+/// Why the process ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The socket cannot be served.
+    #[error(transparent)]
+    Socket(#[from] socket::BindError),
+    /// The system refused something basic.
+    #[error("cannot {0}: {1}")]
+    System(&'static str, std::io::Error),
+    /// No model, or a broken one.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+impl RunError {
+    /// The process's exit code: 3 the model, 4 the interfaces, 1 the rest. (2 is wrong usage.)
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Load(_) => 3,
+            RunError::Socket(_) => 4,
+            RunError::System(..) => 1,
+        }
+    }
+}
+
+/// Runs until a signal, or until there is no model. `open` reads the model; `started` is when the process began.
+pub async fn run<F>(config: Config, started: Instant, open: F) -> Result<(), RunError>
+where
+    F: FnOnce(&Config) -> Result<Model, LoadError> + Send + 'static,
+{
+    let mut signals = Signals::new()?;
+    let (listener, socket_file) = match socket::inherited()? {
+        Some(listener) => (listener, None),
+        None => {
+            let (listener, file) = socket::bind(&config.socket)?;
+            (listener, Some(file))
+        }
+    };
+    let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| RunError::System("watch the socket", e))?;
+    let daemon = Arc::new(Daemon::new(config, started));
+    let mut model = tokio::spawn(load::run(daemon.clone(), open));
+    let (stop, stopping) = watch::channel(false);
+    let mut server = tokio::spawn(http::serve(daemon.clone(), listener, http::router(daemon.clone()), stopping));
+    tracing::info!(socket = %daemon.config.socket.display(), "answering");
+    notify(&[sd_notify::NotifyState::Ready]);
+
+    let ended = tokio::select! {
+        () = signals.next() => None,
+        ended = &mut model => Some(ended.unwrap_or_else(|panic| Err(LoadError::Engine(panic.to_string())))),
+    };
+    let result = match ended {
+        None => Ok(()),
+        Some(Ok(())) => Ok(()),
+        Some(Err(error)) => {
+            tracing::error!("{error}");
+            notify(&[sd_notify::NotifyState::Status(&error.to_string())]);
+            // Those who wait for /ready are told before the socket goes away.
+            interruptible(&mut signals, tokio::time::sleep(FAILURE_SHOWN)).await;
+            Err(error.into())
+        }
+    };
+    notify(&[sd_notify::NotifyState::Stopping]);
+    drop(socket_file);
+    tokio::select! {
+        () = shut_down(&daemon, &stop, &mut server) => tracing::info!("stopped"),
+        () = signals.next() => tracing::warn!("second signal: leaving at once"),
+    }
+    result
+}
+
+/// Drains for as long as configured, then ends what still runs, and lets the answers out.
+async fn shut_down(daemon: &Daemon, stop: &watch::Sender<bool>, server: &mut JoinHandle<()>) {
+    daemon.life.advance(Stage::Draining);
+    stop.send_replace(true);
+    if let Some(model) = daemon.model() {
+        let engine = &model.engine;
+        let loaded = daemon.ready_after().is_some();
+        if loaded && tokio::time::timeout(daemon.config.drain, engine.drain()).await.is_err() {
+            tracing::info!("requests still run after {:?}: ending them", daemon.config.drain);
+        }
+        engine.shutdown();
+        if loaded && tokio::time::timeout(FLUSH, engine.stopped()).await.is_err() {
+            tracing::warn!("the engine does not stop; leaving it behind");
+        }
+    }
+    if tokio::time::timeout(FLUSH, server).await.is_err() {
+        tracing::warn!("some answers were not read in time");
+    }
+}
+
+/// Waits, or not, when a signal comes.
+async fn interruptible(signals: &mut Signals, wait: impl Future<Output = ()>) {
+    tokio::select! {
+        () = wait => {}
+        () = signals.next() => {}
+    }
+}
+
+/// SIGTERM and SIGINT, which mean the same.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, RunError> {
+        let listen = |kind| signal(kind).map_err(|e| RunError::System("listen for signals", e));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Tells systemd, if it asked to be told.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "systemd was not told");
+    }
+}

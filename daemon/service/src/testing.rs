@@ -1,0 +1,130 @@
+//! Stand-ins for tests: bytes as tokens, and an engine whose model says the alphabet.
+
+use crate::config::{Config, Settings};
+use crate::load::LoadError;
+use crate::peer::Peer;
+use crate::state::{Daemon, Model, SamplingDefaults};
+use crate::tables::Tables;
+use crate::text::TextModel;
+use skip_client::Error;
+use skip_client::protocol::ChatMessage;
+use skip_engine::detokenize::TokenText;
+use skip_engine::engine::{CacheSize, ModelInfo, StepModel};
+use skip_engine::{Engine, EngineHandle, EngineOptions};
+use skip_kernels::attention::SkipCounters;
+use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
+use skip_kernels::sampling::Sampled;
+use skip_kernels::{BackendInfo, KernelError, ScaleTable};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// A token is a byte; 0 ends an answer, 0 and 1 are special.
+pub struct ByteText;
+
+impl TextModel for ByteText {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        Ok(text.bytes().map(u32::from).collect())
+    }
+
+    fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Error> {
+        let rendered: String = messages.iter().map(|m| format!("{}:{}\n", m.role, m.content.0)).collect();
+        self.encode(&rendered)
+    }
+}
+
+impl TokenText for ByteText {
+    fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
+        Cow::Owned(vec![id as u8])
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        id < 2
+    }
+}
+
+/// Says a, b, c … by position in the answer's sequence; every step takes `step`.
+struct Alphabet {
+    step: Duration,
+}
+
+impl StepModel for Alphabet {
+    fn backend(&self) -> BackendInfo {
+        BackendInfo { name: "cpu", device: "a test".into(), kernel_set: "none".into(), parallelism: 1 }
+    }
+
+    fn set_table(&mut self, _slot: TableSlot, _table: &ScaleTable) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
+        let end = Instant::now() + self.step;
+        while Instant::now() < end {
+            if interrupted() {
+                return Err(KernelError::Aborted);
+            }
+            std::thread::sleep(Duration::from_micros(200).min(self.step));
+        }
+        report.sampled = seqs
+            .iter()
+            .map(|seq| {
+                seq.sample.map(|params| {
+                    let letter = b'a' + (seq.start + seq.tokens.len()) as u8 % 26;
+                    let top = (0..params.logprobs.unwrap_or(0)).map(|n| (u32::from(b'a' + n), -1.0 - f32::from(n))).collect();
+                    Sampled { token: letter.into(), logprob: params.logprobs.map(|_| -0.25), top }
+                })
+            })
+            .collect();
+        report.counters = vec![SkipCounters::default(); seqs.len()];
+        Ok(())
+    }
+}
+
+/// A model of the alphabet with 256 tokens of cache, four waiting places, and steps of this length.
+pub fn alphabet(step: Duration) -> Model {
+    let info = ModelInfo { name: "alphabet".into(), context: 4096, vocabulary: 256, eos: vec![0], kv_bytes_per_token: 4 };
+    let options =
+        EngineOptions { cache: CacheSize::Tokens(4096), queue_limit: 4, max_running: 2, token_buffer: 64, ..EngineOptions::default() };
+    model(Engine::start_with(options, info, move |_, _, _| Ok(Alphabet { step })))
+}
+
+fn model(engine: EngineHandle) -> Model {
+    Model {
+        name: "alphabet".into(),
+        family: "test",
+        layers: 1,
+        engine,
+        text: Arc::new(ByteText),
+        defaults: SamplingDefaults::default(),
+        tables: Tables::default(),
+        created: SystemTime::now(),
+    }
+}
+
+/// A configuration with nothing but a model and a socket.
+pub fn config(socket: &std::path::Path) -> Config {
+    let settings = Settings {
+        model: Some("/nowhere/alphabet".into()),
+        bus: Some("none".into()),
+        socket: Some(socket.to_owned()),
+        drain_seconds: Some(0.5),
+        max_body_mib: Some(1),
+        ..Settings::default()
+    };
+    Config::check(settings).expect("a valid configuration")
+}
+
+/// A daemon that serves the alphabet.
+pub async fn daemon(step: Duration) -> Arc<Daemon> {
+    let daemon = Arc::new(Daemon::new(config(std::path::Path::new("/nowhere/socket")), Instant::now()));
+    let model = alphabet(step);
+    tokio::spawn(crate::load::run(daemon.clone(), move |_| Ok::<_, LoadError>(model)));
+    let mut stages = daemon.life.watch();
+    stages.wait_for(|stage| *stage == crate::lifecycle::Stage::Ready).await.expect("the daemon lives");
+    daemon
+}
+
+/// The test's own user.
+pub fn myself() -> Peer {
+    Peer { uid: rustix::process::getuid().as_raw(), groups: Vec::new() }
+}
