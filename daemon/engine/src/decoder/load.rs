@@ -75,8 +75,11 @@ impl<B: Backend> Decoder<B> {
             tail_x: backend.tensor(limits.seqs, a.hidden)?,
             tail_attended: backend.tensor(limits.seqs, a.heads * a.head_dim)?,
         };
-        let embedding = backend.matrix(&[checkpoint.embedding()?])?;
-        let head = if a.tied { None } else { Some(backend.matrix(&[checkpoint.head()?])?) };
+        let (embedding, head) = if a.tied {
+            (backend.matrix(&[checkpoint.embedding()?])?, None)
+        } else {
+            (backend.lookup_table(&checkpoint.embedding()?)?, Some(backend.matrix(&[checkpoint.head()?])?))
+        };
         let final_norm = backend.vector(&checkpoint.final_norm()?)?;
         let rope = backend.rope_table(&a.rope, limits.context)?;
         let total = (a.layers + 1) as f32;

@@ -1,0 +1,133 @@
+//! Tokens and logits of the recorded cases.
+
+use crate::rig::{Part, Rig, argmax, checkpoint, encode, repository};
+use serde::Deserialize;
+use skip_engine::handle::{ClientId, FinishReason, Priority, Request};
+use skip_engine::{Engine, EngineOptions};
+use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
+use skip_kernels::sampling::SamplingParams;
+use std::collections::BTreeMap;
+
+#[derive(Deserialize)]
+struct Golden {
+    cases: BTreeMap<String, Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+    top8_per_step: Vec<Top>,
+}
+
+#[derive(Deserialize)]
+struct Top {
+    ids: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Top {
+    /// How far the second is behind the first.
+    fn lead(&self) -> f32 {
+        self.logits[0] - self.logits[1]
+    }
+}
+
+/// Model folder and recorded file of each checkpoint under test.
+fn models() -> Vec<(&'static str, Golden)> {
+    let mut models = vec![("smollm2", "golden-smollm2-135m-instruct.json")];
+    if std::env::var("SKIP_GOLDEN").is_ok_and(|v| v == "all") {
+        models.push(("qwen2.5-coder-0.5b", "golden-qwen2.5-coder-0.5b-instruct.json"));
+    }
+    let read = |file| serde_json::from_slice(&std::fs::read(repository().join("tests/data").join(file)).unwrap()).unwrap();
+    models.into_iter().map(|(model, file)| (model, read(file))).collect()
+}
+
+/// Feeds each case's recorded tokens and compares every step's eight recorded logits; the largest difference over all must stay within `bound`.
+/// The most likely token must be the recorded one wherever its lead is beyond what the differences can turn.
+fn compare_logits(precision: Precision, bound: f32) {
+    for (model, golden) in models() {
+        let mut rig = Rig::new(&checkpoint(model), precision);
+        let mut worst = 0.0f32;
+        let mut turned = Vec::new();
+        for (name, case) in &golden.cases {
+            let prompt = case.prompt_ids.len();
+            let mut tokens = case.prompt_ids.clone();
+            let mut worst_here = 0.0f32;
+            for (i, top) in case.top8_per_step.iter().enumerate() {
+                let start = if i == 0 { 0 } else { tokens.len() - 1 };
+                rig.step(&[Part { seq: 0, prompt, tokens: &tokens, start, table: None, sample: true }]);
+                let logits = rig.logits().remove(0);
+                for (&id, &want) in top.ids.iter().zip(&top.logits) {
+                    worst_here = worst_here.max((logits[id as usize] - want).abs());
+                }
+                if argmax(&logits) != case.greedy_ids[i] {
+                    turned.push((name, i, top.lead()));
+                }
+                tokens.push(case.greedy_ids[i]);
+            }
+            println!("{model} {name}: {prompt} prompt tokens, largest logit difference {worst_here:.4}");
+            worst = worst.max(worst_here);
+        }
+        println!("{model} {precision:?}: largest logit difference {worst:.4} (bound {bound}); near-ties turned: {turned:?}");
+        assert!(worst <= bound, "{model}: a logit is off by {worst}");
+        assert!(turned.iter().all(|t| t.2 <= 2.0 * worst), "{model}: another token although its lead was clear: {turned:?}");
+    }
+}
+
+#[test]
+fn prompt_ids_are_the_tokenizers() {
+    for (model, golden) in models() {
+        let checkpoint = checkpoint(model);
+        for (name, case) in &golden.cases {
+            assert_eq!(encode(&checkpoint, &case.prompt), case.prompt_ids, "{model} {name}");
+        }
+    }
+}
+
+#[test]
+fn logits_with_float32_activations() {
+    compare_logits(Precision::Float32, 0.05);
+}
+
+#[test]
+fn logits_with_bfloat16_activations() {
+    compare_logits(Precision::Bfloat16, 0.3);
+}
+
+/// Through the engine: greedy answers up to the first near-tie.
+#[tokio::test]
+async fn greedy_answers_up_to_the_first_near_tie() {
+    // Half of what the logits may be off by on either side.
+    let near = 0.1;
+    for (model, golden) in models() {
+        let engine = Engine::start(EngineOptions::default(), model, checkpoint(model), || {
+            Ok(CpuBackend::new(CpuOptions { threads: None, precision: Precision::Float32 }))
+        });
+        engine.ready().await.unwrap();
+        for (name, case) in &golden.cases {
+            let mut generation = engine
+                .submit(Request {
+                    prompt: case.prompt_ids.clone(),
+                    max_tokens: case.greedy_ids.len() as u32,
+                    sampling: SamplingParams::default(),
+                    ignore_eos: true,
+                    priority: Priority::Interactive,
+                    deadline: None,
+                    client: ClientId(0),
+                    tables: None,
+                })
+                .unwrap();
+            let mut ids = Vec::new();
+            while let Some(event) = generation.tokens.recv().await {
+                ids.push(event.sampled.token);
+            }
+            assert_eq!(generation.finished.await.unwrap().reason, FinishReason::Length);
+            let clear = case.top8_per_step.iter().position(|t| t.lead() < near).unwrap_or(ids.len());
+            let same = ids.iter().zip(&case.greedy_ids).take_while(|(a, b)| a == b).count();
+            println!("{model} {name}: {same} of {} tokens the same, {clear} before the first near-tie", ids.len());
+            assert!(clear > 0 && same >= clear, "{model} {name}: {same} tokens the same, {clear} without a near-tie");
+        }
+    }
+}

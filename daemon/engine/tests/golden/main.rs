@@ -1,0 +1,6 @@
+//! A real checkpoint against an independent implementation's tokens and logits, and against itself: chunked, batched, alone.
+//! SmolLM2 always; `SKIP_GOLDEN=all` adds Qwen2.5-Coder-0.5B. `tools/fetch-model` makes the folders.
+
+mod answers;
+mod invariance;
+mod rig;
