@@ -29,9 +29,10 @@ impl std::str::FromStr for Selector {
         match text.trim() {
             "" => Err(Error::invalid("selector", "must be a tier, `none` or a table")),
             "none" => Ok(Selector::None),
-            table if table.starts_with(['[', '{']) => serde_json::from_str(table)
+            // Reads a bare NaN as a string, so that the row which holds it is named when the table is checked.
+            table if table.starts_with(['[', '{']) => skip_tables::parse_json(table.as_bytes())
                 .map(Selector::Table)
-                .map_err(|error| Error::invalid("selector", format!("the table is not JSON: {error}"))),
+                .map_err(|error| Error::invalid("selector", format!("the table: {error}"))),
             tier => Ok(Selector::Tier(tier.to_owned())),
         }
     }

@@ -1,4 +1,5 @@
 //! A daemon made of canned bytes: it records each request and writes the pieces it was given.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,303 @@
+//! Commands and options: the one definition that parser, help, man pages and completions come from.
+
+use crate::failure::EXIT_CODES;
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Talks to skipd, the daemon that answers long prompts with skip-softmax attention.
+#[derive(Debug, Parser)]
+#[command(name = "skipctl", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// The daemon's socket; default: $SKIPD_SOCKET, /run/skipd/skipd.sock, $XDG_RUNTIME_DIR/skipd.sock
+    #[arg(long, value_name = "PATH", global = true, conflicts_with = "bus", value_hint = ValueHint::FilePath)]
+    pub socket: Option<PathBuf>,
+
+    /// Talk over a bus instead: `system`, `session`, or an address such as unix:path=/run/bus
+    #[arg(long, value_name = "BUS", global = true)]
+    pub bus: Option<String>,
+
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what the daemon is and does
+    Status {
+        /// Wait until it is ready, at most this long (30s, 2m)
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        wait: Option<Duration>,
+    },
+    /// Continue a text; it streams to stdout, the usage goes to stderr
+    Generate(Generate),
+    /// Chat: one message, or a conversation on a terminal
+    Chat(Chat),
+    /// Put a table in force for new requests; running ones keep theirs
+    SetTable(SetTable),
+    /// Keep the tables that are on trial (set-table --confirm-within)
+    Confirm,
+    /// Take back the tables that are on trial
+    Revert,
+    /// Show, check, export or reload tables
+    #[command(subcommand)]
+    Table(Table),
+    /// List the tiers of the checkpoint's ladders
+    Tiers,
+    /// Make a checkpoint folder of a GGUF file
+    Import {
+        /// The GGUF file
+        #[arg(value_hint = ValueHint::FilePath)]
+        gguf: PathBuf,
+        /// The folder to make; must be absent or empty
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+    /// Let running requests finish and take no new ones; ends when the daemon is idle
+    Drain,
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+}
+
+/// `generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The text to continue; `-` or none: standard input
+    pub prompt: Option<String>,
+
+    /// Read the text from a file
+    #[arg(long, short, value_name = "FILE", conflicts_with = "prompt", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `chat`.
+#[derive(Debug, Args)]
+pub struct Chat {
+    /// The message; none: a conversation on a terminal, else all of standard input as one message
+    pub message: Option<String>,
+
+    /// A system message to begin with
+    #[arg(long, short, value_name = "TEXT")]
+    pub system: Option<String>,
+
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// How to generate.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Generation")]
+pub struct Options {
+    /// At most this many new tokens
+    #[arg(long, short = 'n', value_name = "N")]
+    pub max_tokens: Option<u32>,
+
+    /// 0 is greedy
+    #[arg(long, short, value_name = "T")]
+    pub temperature: Option<f32>,
+
+    /// Keep the most likely tokens that together reach this probability
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+
+    /// Keep this many most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+
+    /// Drop tokens less likely than this times the most likely
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+
+    /// Seed of the draw
+    #[arg(long, value_name = "SEED")]
+    pub seed: Option<u64>,
+
+    /// End the answer at this text; may be given again
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+
+    /// Do not end at an end-of-sequence token
+    #[arg(long)]
+    pub ignore_eos: bool,
+
+    /// With --json: log-probabilities, with this many alternatives a token
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<u8>,
+
+    /// Scheduling class
+    #[arg(long, value_name = "CLASS", value_enum)]
+    pub priority: Option<Priority>,
+
+    /// Give up after this time (500ms, 30s)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub deadline: Option<Duration>,
+
+    /// Compute the whole prompt, even if its beginning is known
+    #[arg(long)]
+    pub no_prefix_reuse: bool,
+
+    /// Prefill table of this request alone: a tier, `none`, or a table file
+    #[arg(long, value_name = "SELECTOR")]
+    pub prefill_table: Option<String>,
+
+    /// Decode table of this request alone
+    #[arg(long, value_name = "SELECTOR")]
+    pub decode_table: Option<String>,
+
+    /// Do not print the usage line
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Scheduling class of a request.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Priority {
+    /// Best effort
+    Background,
+    /// Somebody waits
+    Interactive,
+    /// A control loop waits
+    Control,
+}
+
+/// A phase of generation.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum PhaseArg {
+    /// The prompt
+    Prefill,
+    /// The answer
+    Decode,
+}
+
+/// `set-table`.
+#[derive(Debug, Args)]
+pub struct SetTable {
+    /// The phase
+    #[arg(value_enum)]
+    pub phase: PhaseArg,
+
+    /// A tier (50%), `none` for dense, a table file, or a table as JSON
+    pub selector: String,
+
+    /// Keep it over restarts
+    #[arg(long)]
+    pub persist: bool,
+
+    /// Take it back after this time unless confirmed (60s, 5m)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub confirm_within: Option<Duration>,
+
+    /// Accept an unreached tier, or a table of another checkpoint or geometry
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `table …`.
+#[derive(Debug, Subcommand)]
+pub enum Table {
+    /// Show which table decides in each phase, and why
+    Show,
+    /// Check a table file, without a daemon
+    Check {
+        /// Bare rows [[length, S], …], or an object with the keys of config.json
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Check it against the weights of this checkpoint too
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        checkpoint: Option<PathBuf>,
+    },
+    /// Write the tables in force into a config.json for TensorRT Edge-LLM
+    Export(Export),
+    /// Read all table files again
+    Reload,
+}
+
+/// `table export`; the four long flags are Edge-LLM's own.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The config.json to start from, or its folder; it is not changed
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub config: PathBuf,
+
+    /// Where to write; default: standard output
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+
+    /// Do not ask the daemon: take what the config.json itself decides
+    #[arg(long)]
+    pub offline: bool,
+
+    /// Prefill table instead of the one in force: a file, or `none` or 0 for dense
+    #[arg(long, value_name = "FILE|none|0")]
+    pub skip_softmax_prefill_scale_table: Option<String>,
+
+    /// Decode table instead of the one in force: a file, or `none` or 0 for dense
+    #[arg(long, value_name = "FILE|none|0")]
+    pub skip_softmax_decode_scale_table: Option<String>,
+
+    /// Prefill tier of the config.json's ladder instead of the table in force
+    #[arg(long, value_name = "R")]
+    pub prefill_target_sparsity: Option<String>,
+
+    /// Decode tier of the config.json's ladder instead of the table in force
+    #[arg(long, value_name = "R")]
+    pub decode_target_sparsity: Option<String>,
+
+    /// Export tables measured with another geometry than Edge-LLM's too
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `90`, `90s`, `1.5m`, `500ms`, `1h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("`{unit}` is no unit: ms, s, m, h")),
+    };
+    let seconds = number.trim().parse::<f64>().map_err(|_| format!("`{number}` is no number"))? * scale;
+    if seconds > 0.0 && seconds <= 1e9 { Ok(Duration::from_secs_f64(seconds)) } else { Err("a time must be above 0".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_read_with_and_without_a_unit() {
+        assert_eq!(duration("60"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "s", "-1", "0", "5 parsecs", "inf", "nan", "1e300"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

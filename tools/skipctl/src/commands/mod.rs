@@ -1,0 +1,71 @@
+//! One file a command, and what they share: the connection and the interrupt.
+
+mod chat;
+mod generate;
+mod import;
+mod meta;
+mod options;
+mod status;
+mod stream;
+mod tables;
+
+use crate::cli::{Cli, Command, Table};
+use crate::failure::Failure;
+use crate::output;
+use skip_client::Client;
+use std::path::PathBuf;
+
+/// Where the daemon is, and how to print.
+pub struct Context {
+    socket: Option<PathBuf>,
+    bus: Option<String>,
+    json: bool,
+}
+
+impl Context {
+    async fn connect(&self) -> Result<Client, Failure> {
+        Ok(match (&self.bus, &self.socket) {
+            (Some(address), _) => Client::connect_bus(address).await?,
+            (None, Some(path)) => Client::connect_socket(path).await?,
+            (None, None) => Client::connect().await?,
+        })
+    }
+
+    /// Prints JSON where wanted, else the text.
+    fn show<T: serde::Serialize>(&self, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        if self.json { output::json(value) } else { output::text_line(text(value).trim_end()) }
+    }
+}
+
+/// Runs a command; Ctrl-C ends it, and dropping it cancels its request.
+pub async fn run(cli: Cli) -> Result<(), Failure> {
+    let context = Context { socket: cli.socket, bus: cli.bus, json: cli.json };
+    match cli.command {
+        // A conversation takes Ctrl-C itself: it ends the answer, not the program.
+        Command::Chat(args) => chat::run(&context, args).await,
+        command => tokio::select! {
+            result = dispatch(&context, command) => result,
+            _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        },
+    }
+}
+
+async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Status { wait } => status::run(context, wait).await,
+        Command::Generate(args) => generate::run(context, args).await,
+        Command::Chat(args) => chat::run(context, args).await,
+        Command::SetTable(args) => tables::set(context, args).await,
+        Command::Confirm => tables::confirm(context).await,
+        Command::Revert => tables::revert(context).await,
+        Command::Table(Table::Show) => tables::show(context).await,
+        Command::Table(Table::Check { file, checkpoint }) => tables::check::run(context, &file, checkpoint.as_deref()),
+        Command::Table(Table::Export(args)) => tables::export::run(context, args).await,
+        Command::Table(Table::Reload) => tables::reload(context).await,
+        Command::Tiers => tables::tiers(context).await,
+        Command::Import { gguf, dir } => import::run(context, gguf, dir).await,
+        Command::Drain => status::drain(context).await,
+        Command::Completions { shell } => meta::completions(shell),
+        Command::Man { dir } => meta::man(&dir),
+    }
+}

@@ -1,0 +1,91 @@
+//! Command-line options as the protocol's.
+
+use crate::cli::{Options, PhaseArg, Priority};
+use crate::failure::Failure;
+use skip_client::protocol::{self, GenerationOptions, Phase, RequestTables, Selector, SkipdOptions, Stop};
+use skip_tables::{Document, Tier};
+use std::path::Path;
+
+impl From<PhaseArg> for Phase {
+    fn from(phase: PhaseArg) -> Self {
+        match phase {
+            PhaseArg::Prefill => Phase::Prefill,
+            PhaseArg::Decode => Phase::Decode,
+        }
+    }
+}
+
+impl From<Priority> for protocol::Priority {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Background => protocol::Priority::Background,
+            Priority::Interactive => protocol::Priority::Interactive,
+            Priority::Control => protocol::Priority::Control,
+        }
+    }
+}
+
+/// The request's options.
+pub fn generation(options: &Options) -> Result<GenerationOptions, Failure> {
+    let table = |text: &Option<String>| text.as_deref().map(selector).transpose();
+    let tables = RequestTables { prefill: table(&options.prefill_table)?, decode: table(&options.decode_table)? };
+    let own = SkipdOptions {
+        priority: options.priority.map(Into::into),
+        deadline_ms: options.deadline.map(|time| (time.as_millis() as u64).max(1)),
+        prefix_reuse: options.no_prefix_reuse.then_some(false),
+        tables: (tables != RequestTables::default()).then_some(tables),
+    };
+    Ok(GenerationOptions {
+        max_tokens: options.max_tokens,
+        temperature: options.temperature,
+        top_p: options.top_p,
+        top_k: options.top_k,
+        min_p: options.min_p,
+        seed: options.seed,
+        stop: (!options.stop.is_empty()).then(|| Stop(options.stop.clone())),
+        logprobs: options.logprobs,
+        ignore_eos: options.ignore_eos,
+        skipd: (own != SkipdOptions::default()).then_some(own),
+        ..GenerationOptions::new()
+    })
+}
+
+/// A tier, `none`, JSON text, or a table file, which is read and checked here and sent as JSON. Other words go to the daemon, which refuses them by name.
+pub fn selector(text: &str) -> Result<Selector, Failure> {
+    let parsed: Selector = text.parse()?;
+    let Selector::Tier(word) = &parsed else { return Ok(parsed) };
+    let path = Path::new(word);
+    let looks_like_a_file = path.is_file() || word.contains('/') || word.ends_with(".json");
+    if word.parse::<Tier>().is_ok() || !looks_like_a_file {
+        return Ok(parsed);
+    }
+    let bytes = std::fs::read(path).map_err(|error| Failure::Io(word.clone(), error))?;
+    Document::parse(&bytes).map_err(|error| Failure::Table(format!("{word}: {error}")))?;
+    skip_tables::parse_json(&bytes).map(Selector::Table).map_err(|error| Failure::Table(format!("{word}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_a_tier_before_it_is_a_file() {
+        assert_eq!(selector("50%").unwrap(), Selector::Tier("50%".into()));
+        assert_eq!(selector("0.5").unwrap(), Selector::Tier("0.5".into()));
+        assert_eq!(selector("none").unwrap(), Selector::None);
+        assert_eq!(selector("bogus").unwrap(), Selector::Tier("bogus".into()));
+        assert!(matches!(selector("[[256, 3.5]]").unwrap(), Selector::Table(_)));
+        assert!(matches!(selector("missing.json").unwrap_err(), Failure::Io(..)));
+    }
+
+    #[test]
+    fn a_table_file_is_checked_before_it_is_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.json");
+        std::fs::write(&path, "[[256, 3.5], [128, 4]]").unwrap();
+        let failure = selector(path.to_str().unwrap()).unwrap_err();
+        assert!(failure.to_string().contains("128"), "{failure}");
+        std::fs::write(&path, "[[128, 3.5], [256, 4]]").unwrap();
+        assert!(matches!(selector(path.to_str().unwrap()), Ok(Selector::Table(_))));
+    }
+}

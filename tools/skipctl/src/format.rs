@@ -1,0 +1,238 @@
+//! How things read: usage, shares, durations, tables.
+
+use crate::output::columns;
+use skip_client::protocol::{PhaseTable, Status, TableShow, Tier, TierList, Usage};
+use std::time::Duration;
+
+/// The line under an answer: `TTFT 812 ms · prefill 6012 tokens, 740 tokens/s, skipped 51 % (50%) · decode 64 tokens, 62.1 tokens/s, dense`.
+pub fn usage(usage: &Usage) -> String {
+    let prefill = &usage.skipd.prefill;
+    let decode = &usage.skipd.decode;
+    let reused = match usage.skipd.reused_tokens {
+        0 => String::new(),
+        n => format!(" ({n} reused)"),
+    };
+    format!(
+        "TTFT {} · prefill {} tokens{reused}{}, {} · decode {} tokens{}, {}",
+        milliseconds(usage.ttft_ms()),
+        usage.prompt_tokens,
+        rate(usage.prefill_rate()),
+        skipped(prefill.table.as_deref(), prefill.share()),
+        usage.completion_tokens,
+        rate(usage.decode_rate()),
+        skipped(decode.table.as_deref(), decode.share()),
+    )
+}
+
+fn skipped(table: Option<&str>, share: f64) -> String {
+    match table {
+        Some(table) => format!("skipped {} ({table})", percent(share)),
+        None => "dense".into(),
+    }
+}
+
+fn rate(rate: Option<f64>) -> String {
+    match rate {
+        Some(rate) if rate >= 100.0 => format!(", {rate:.0} tokens/s"),
+        Some(rate) => format!(", {rate:.1} tokens/s"),
+        None => String::new(),
+    }
+}
+
+/// `51 %`, with more digits near the ends so that little is not shown as nothing, nor nearly all as all.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent {
+        0.0 | 100.0 => format!("{percent:.0} %"),
+        p if !(1.0..=99.0).contains(&p) => format!("{p:.2} %"),
+        p => format!("{p:.0} %"),
+    }
+}
+
+/// `0.8 ms`, `812 ms`, `3.21 s`.
+pub fn milliseconds(ms: f64) -> String {
+    match ms {
+        ms if ms < 10.0 => format!("{ms:.1} ms"),
+        ms if ms < 1e4 => format!("{ms:.0} ms"),
+        ms => format!("{:.2} s", ms / 1e3),
+    }
+}
+
+/// `45 s`, `3 min`, `2 h 5 min`, `4 d 2 h`.
+pub fn span(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..=119 => format!("{s} s"),
+        120..=7199 => format!("{} min", s / 60),
+        7200..=172_799 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+/// What `status` prints.
+pub fn status(status: &Status) -> String {
+    let mut rows = Vec::new();
+    let mut add = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
+    let progress = if status.load_progress < 1.0 { format!(" {:.0} %", status.load_progress * 100.0) } else { String::new() };
+    let up = if status.uptime_ms > 0 { format!(", up {}", span(Duration::from_millis(status.uptime_ms))) } else { String::new() };
+    add("state", format!("{}{progress} (skipd {}{up})", status.state, status.version));
+    if !status.availability.reason.is_empty() {
+        add("reason", status.availability.reason.clone());
+    }
+    if let Some(model) = &status.model {
+        let kind = if model.architecture.is_empty() { String::new() } else { format!("{}, ", model.architecture) };
+        add("model", format!("{} ({kind}context {})", model.name, model.context_length));
+    }
+    if let Some(backend) = &status.backend {
+        let mut text = format!("{} {}", backend.name, backend.kernel_set);
+        text.extend(backend.threads.map(|n| format!(", {n} threads")));
+        if !backend.kv_format.is_empty() {
+            text.push_str(&format!(", KV {}", backend.kv_format));
+        }
+        if !backend.reason.is_empty() {
+            text.push_str(&format!(": {}", backend.reason));
+        }
+        add("backend", text);
+    }
+    let name = |table: &Option<String>| table.clone().unwrap_or_else(|| "dense".into());
+    // The bus has no more than the manager's properties.
+    if status.uptime_ms > 0 {
+        add("tables", format!("prefill {}, decode {}", name(&status.tables.prefill), name(&status.tables.decode)));
+    }
+    let share = |share: Option<f64>| share.map_or("–".into(), percent);
+    add("skipped", format!("prefill {}, decode {}", share(status.measured_sparsity.prefill), share(status.measured_sparsity.decode)));
+    if status.queue.limit > 0 {
+        add("requests", format!("{} running, {} waiting (at most {})", status.queue.running, status.queue.waiting, status.queue.limit));
+    }
+    if status.cache.pages > 0 {
+        add("cache", format!("{} of {} pages of 128 tokens free", status.cache.free, status.cache.pages));
+    }
+    columns(&rows)
+}
+
+/// What `table show` prints.
+pub fn tables(show: &TableShow) -> String {
+    format!("{}\n{}", table(&show.prefill), table(&show.decode))
+}
+
+/// One phase of `table show`, and what `set-table` prints.
+pub fn table(table: &PhaseTable) -> String {
+    let mut rows = vec![vec![table.phase.name().to_owned(), table.name().unwrap_or_else(|| "dense".into())]];
+    let mut add = |name: &str, text: String| rows.push(vec![format!("  {name}"), text]);
+    let place = if table.location.is_empty() { String::new() } else { format!(", {}", table.location) };
+    add("decided by", format!("{}{place}", table.decided_by));
+    if let Some(hash) = &table.hash {
+        add("version", format!("{}, sha256 {hash}", table.version));
+    }
+    if let Some(rows) = &table.rows {
+        add("rows", rows_text(rows));
+    }
+    if let Some(longest) = table.max_length {
+        add("up to", format!("{longest} tokens; longer sequences run dense"));
+    }
+    if let Some(share) = table.measured {
+        add("skipped", percent(share));
+    }
+    if let Some(pending) = &table.pending {
+        let back = pending.previous.as_deref().unwrap_or("dense");
+        let left = milliseconds(pending.remaining_ms as f64);
+        add("on trial", format!("back to {back} in {left} unless `skipctl confirm`"));
+    }
+    for notice in &table.notices {
+        add("note", notice.clone());
+    }
+    columns(&rows)
+}
+
+fn rows_text(rows: &[(u32, f32)]) -> String {
+    const SHOWN: usize = 16;
+    let mut cells: Vec<String> = rows.iter().take(SHOWN).map(|(length, s)| format!("[{length}, {s}]")).collect();
+    if rows.len() > SHOWN {
+        cells.push(format!("and {} more", rows.len() - SHOWN));
+    }
+    cells.join(" ")
+}
+
+/// What `tiers` prints.
+pub fn tiers(list: &TierList) -> String {
+    let mut rows = vec![["PHASE", "TIER", "BINS", "LENGTHS", ""].map(str::to_owned).to_vec()];
+    for (phase, tiers) in [("prefill", &list.prefill), ("decode", &list.decode)] {
+        rows.extend(tiers.iter().map(|tier| tier_row(phase, tier)));
+    }
+    if rows.len() == 1 {
+        return "the checkpoint has no ladder; calibrate it, or give set-table a table\n".into();
+    }
+    columns(&rows)
+}
+
+fn tier_row(phase: &str, tier: &Tier) -> Vec<String> {
+    let skipping = tier.rows.iter().filter(|(_, s)| *s > 0.0).count();
+    let first = tier.rows.iter().find(|(_, s)| *s > 0.0).map(|(length, _)| format!("from {length}"));
+    let mut remarks = Vec::new();
+    if tier.in_force {
+        remarks.push("in force".to_owned());
+    }
+    if !tier.reached {
+        remarks.push("never reached".to_owned());
+    } else if !tier.unreached_bins.is_empty() {
+        let bins: Vec<String> = tier.unreached_bins.iter().map(u32::to_string).collect();
+        remarks.push(format!("dense from {} (not reached)", bins.join(", ")));
+    }
+    vec![
+        phase.to_owned(),
+        tier.name.clone(),
+        format!("{skipping}/{}", tier.rows.len()),
+        first.unwrap_or_else(|| "–".into()),
+        remarks.join(", "),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skip_client::protocol::{DecidedBy, DecodeUsage, Pending, Phase, PrefillUsage, SkipdUsage, Timings};
+
+    #[test]
+    fn usage_reads_as_a_line() {
+        let usage = Usage {
+            prompt_tokens: 6012,
+            completion_tokens: 64,
+            total_tokens: 6076,
+            skipd: SkipdUsage {
+                prefill: PrefillUsage { table: Some("50%".into()), row: Some((4096, 3.0)), votes: 1000, skipped: 512 },
+                decode: DecodeUsage::default(),
+                reused_tokens: 128,
+                timings_ms: Timings { queue: 1.0, prefill: 8000.0, decode: 1000.0 },
+            },
+        };
+        insta::assert_snapshot!(super::usage(&usage), @"TTFT 8001 ms · prefill 6012 tokens (128 reused), 736 tokens/s, skipped 51 % (50%) · decode 64 tokens, 63.0 tokens/s, dense");
+    }
+
+    #[test]
+    fn shares_near_the_ends_keep_their_digits() {
+        assert_eq!([0.0, 0.0004, 0.512, 0.9996, 1.0].map(percent), ["0 %", "0.04 %", "51 %", "99.96 %", "100 %"]);
+    }
+
+    #[test]
+    fn spans_are_read_at_a_glance() {
+        assert_eq!([45, 180, 7500, 353_000].map(|s| span(Duration::from_secs(s))), ["45 s", "3 min", "2 h 5 min", "4 d 2 h"]);
+    }
+
+    #[test]
+    fn a_table_on_trial_tells_what_comes_back() {
+        let table = PhaseTable {
+            phase: Phase::Prefill,
+            tier: Some("50%".into()),
+            rows: Some(vec![(256, 0.0), (910, 61.5)]),
+            max_length: Some(8192),
+            decided_by: DecidedBy::SetTable,
+            location: String::new(),
+            hash: Some("ab".repeat(32)),
+            version: 3,
+            notices: vec!["bins that do not reach the tier run dense: 256".into()],
+            pending: Some(Pending { remaining_ms: 58_000, deadline_unix_ms: 0, previous: None, persist: false }),
+            measured: Some(0.512),
+        };
+        insta::assert_snapshot!(super::table(&table));
+    }
+}
