@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Keys a span: two pages.
 pub(super) const SPAN: usize = 2 * PAGE;
 const RUN: usize = DEFAULT_VOTES.run;
+/// Elements of a cache line.
+const LINE: usize = 32;
+/// How many keys ahead of the scan are asked for: the processor's own prefetcher leaves more than half of the bandwidth unused.
+const PREFETCH: usize = 32;
 /// Most heads whose accumulators are held at once.
 const HELD: usize = 4;
 
@@ -179,7 +183,6 @@ pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: u
     let group = &call.groups[item.group];
     let heads = call.geometry.group();
     let keys = call.keys_of(group, item.span);
-    let first_page = item.span * SPAN / PAGE;
     let cache = Keys::new(&call.kv, &call.seqs[group.seq], group.kv_head);
     let format = call.kv.layout.format;
     let [q, block, own] = scratch.parts([heads * D, NL * D, heads * SPAN]);
@@ -200,12 +203,11 @@ pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: u
     let line = |h: usize| unsafe { std::slice::from_raw_parts_mut(scores.add(h * stride), SPAN) };
     let mut key = keys.start / NL * NL;
     while key < keys.end {
-        let page = cache.k_page(key / PAGE);
-        let rows = &page[key % PAGE * D..][..NL * D];
+        let rows = cache.k_page(key / PAGE)[key % PAGE * D..][..NL * D].as_ptr();
+        let next = key + PREFETCH;
+        let ahead = if next < keys.end { cache.k_page(next / PAGE)[next % PAGE * D..].as_ptr() } else { rows };
         // SAFETY: NL rows of the page (128 is a multiple of NL), `heads` score lines of `stride`.
-        unsafe {
-            dots::<L, D, NL>(rows.as_ptr(), format, q.as_ptr(), heads, block.as_mut_ptr(), scores.add(key % SPAN), stride);
-        }
+        unsafe { dots::<L, D, NL>(rows, ahead, format, q.as_ptr(), heads, block.as_mut_ptr(), scores.add(key % SPAN), stride) };
         key += NL;
     }
     for h in 0..heads {
@@ -232,15 +234,17 @@ pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: u
         partial[1] = unsafe { exponentials::<L, NL>(line(h), partial[0]) };
         partial[2..].fill(0.0);
     }
-    let mut page = first_page;
-    while page * PAGE < keys.end {
-        let here = (page * PAGE).max(keys.start)..((page + 1) * PAGE).min(keys.end);
-        let values = cache.v_page(page)[here.start % PAGE * D..].as_ptr();
-        // SAFETY: `here` lies in the page and in the span.
-        unsafe { gather::<L, D, NL, NV>(here.len(), values, format, scores.add(here.start % SPAN), SPAN, heads, partial) };
-        page += 1;
+    let runs = keys.start / RUN..keys.end.div_ceil(RUN);
+    for run in runs.clone() {
+        let here = (run * RUN).max(keys.start)..((run + 1) * RUN).min(keys.end);
+        let ahead = if run + 1 < runs.end { values(&cache, (run + 1) * RUN) } else { values(&cache, here.start) };
+        // SAFETY: `here` lies in a page and in the span.
+        unsafe {
+            let v = Values { rows: values(&cache, here.start), ahead, keys: here.len(), format };
+            gather::<L, D, NL, NV>(v, scores.add(here.start % SPAN), SPAN, heads, partial);
+        }
     }
-    call.set_kept(group, keys.start / RUN..keys.end.div_ceil(RUN), 1);
+    call.set_kept(group, runs, 1);
 }
 
 /// Second pass over a span of a skipping group: votes with the true row maxima, exponentials and values of the surviving runs.
@@ -273,31 +277,36 @@ pub(super) unsafe fn gather_survivors<L: Lanes, const D: usize, const NL: usize,
         partial.fill(0.0);
         partial[0] = top;
     }
-    let mut tally = [0u64; 3];
-    let mut run = keys.start / RUN;
-    while run * RUN < keys.end {
-        let here = (run * RUN).max(keys.start)..((run + 1) * RUN).min(keys.end);
-        let column = run - spans.start * (SPAN / RUN);
-        let skip = row_max.iter().enumerate().all(|(h, &top)| run_max[h * runs + column] - top < threshold);
+    let runs_here = keys.start / RUN..keys.end.div_ceil(RUN);
+    let column = |run: usize| run - spans.start * (SPAN / RUN);
+    let mut survivors = [0; SPAN / RUN];
+    let mut kept = 0;
+    let mut tally = [runs_here.len() as u64, 0, 0];
+    for run in runs_here {
+        let skip = row_max.iter().enumerate().all(|(h, &top)| run_max[h * runs + column(run)] - top < threshold);
         call.set_kept(group, run..run + 1, u8::from(!skip));
-        tally[0] += 1;
         if skip {
             tally[1] += 1;
-            tally[2] += here.len() as u64;
+            tally[2] += (((run + 1) * RUN).min(keys.end) - run * RUN) as u64;
         } else {
-            for (h, partial) in partial.chunks_exact_mut(D + 2).enumerate() {
-                let at = group.scores + h * stride + column * RUN;
-                // SAFETY: this span's scores, a whole run.
-                let line = unsafe { call.scores.part(at..at + RUN) };
-                // SAFETY: RUN is a multiple of the lanes.
-                partial[1] += unsafe { exponentials::<L, NL>(line, partial[0]) };
-            }
-            let values = cache.v_page(run * RUN / PAGE)[here.start % PAGE * D..].as_ptr();
-            let at = group.scores + column * RUN + here.start % RUN;
-            // SAFETY: `here` lies in a run, whose weights stand in this span's line of every head.
-            unsafe { gather::<L, D, NL, NV>(here.len(), values, call.kv.layout.format, call.scores.at(at), stride, heads, partial) };
+            survivors[kept] = run;
+            kept += 1;
         }
-        run += 1;
+    }
+    let survivors = &survivors[..kept];
+    for (i, &run) in survivors.iter().enumerate() {
+        let at = group.scores + column(run) * RUN;
+        for (h, partial) in partial.chunks_exact_mut(D + 2).enumerate() {
+            // SAFETY: a whole run of this span's scores.
+            let line = unsafe { call.scores.part(at + h * stride..at + h * stride + RUN) };
+            // SAFETY: RUN is a multiple of the lanes.
+            partial[1] += unsafe { exponentials::<L, NL>(line, partial[0]) };
+        }
+        let here = run * RUN..((run + 1) * RUN).min(keys.end);
+        let ahead = values(&cache, survivors.get(i + 1).map_or(here.start, |next| next * RUN));
+        let v = Values { rows: values(&cache, here.start), ahead, keys: here.len(), format: call.kv.layout.format };
+        // SAFETY: `here` lies in a run, whose weights stand in this span's line of every head.
+        unsafe { gather::<L, D, NL, NV>(v, call.scores.at(at), stride, heads, partial) };
     }
     for (total, n) in call.tallies[group.seq].iter().zip(tally) {
         total.fetch_add(n, Ordering::Relaxed);
@@ -349,10 +358,11 @@ fn maximum(x: &[f32]) -> f32 {
 /// Scores of NL neighbouring keys against every head.
 ///
 /// # Safety
-/// The features of `L`, NL = `L::N`; NL rows of D behind `k`, `q` `[heads][D]`, `block` `[NL][D]`, NL scores behind each `out + h · stride`.
+/// The features of `L`, NL = `L::N`; NL rows of D behind `k` (`ahead` is only prefetched), `q` `[heads][D]`, `block` `[NL][D]`, NL scores behind each `out + h · stride`.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const D: usize, const NL: usize>(
     k: *const u16,
+    ahead: *const u16,
     format: KvFormat,
     q: *const f32,
     heads: usize,
@@ -362,9 +372,11 @@ unsafe fn dots<L: Lanes, const D: usize, const NL: usize>(
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        match format {
-            KvFormat::Bf16 => (0..NL * D).step_by(L::N).for_each(|i| L::store(block.add(i), L::load_half(k.add(i), KvFormat::Bf16))),
-            KvFormat::Fp16 => (0..NL * D).step_by(L::N).for_each(|i| L::store(block.add(i), L::load_half(k.add(i), KvFormat::Fp16))),
+        for line in (0..NL * D).step_by(LINE) {
+            L::prefetch(ahead.wrapping_add(line));
+            for i in (line..line + LINE).step_by(L::N) {
+                L::store(block.add(i), L::load_half(k.add(i), format));
+            }
         }
         for h in 0..heads {
             let mut acc = [L::splat(0.0); NL];
@@ -401,15 +413,28 @@ unsafe fn exponentials<L: Lanes, const NL: usize>(line: &mut [f32], top: f32) ->
     }
 }
 
-/// Adds `keys` weighted value rows to the accumulators of every head's partial.
+/// Neighbouring value rows of one page, and the rows to ask for meanwhile.
+#[derive(Clone, Copy)]
+struct Values {
+    rows: *const u16,
+    ahead: *const u16,
+    keys: usize,
+    format: KvFormat,
+}
+
+/// Where the value rows from `key` on lie.
+fn values(cache: &Keys<'_>, key: usize) -> *const u16 {
+    let page = cache.v_page(key / PAGE);
+    page[page.len() / PAGE * (key % PAGE)..].as_ptr()
+}
+
+/// Adds weighted value rows to the accumulators of every head's partial.
 ///
 /// # Safety
-/// The features of `L`; `keys` rows of D behind `v`, `keys` weights behind each `p + h · stride`, `heads` partials of D + 2.
+/// The features of `L`; `v.keys` rows of D behind `v.rows`, as many weights behind each `p + h · stride`, `heads` partials of D + 2.
 #[inline(always)]
 unsafe fn gather<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
-    keys: usize,
-    v: *const u16,
-    format: KvFormat,
+    v: Values,
     p: *const f32,
     stride: usize,
     heads: usize,
@@ -423,15 +448,15 @@ unsafe fn gather<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
         // SAFETY: the caller's contract, for `held` heads from h on.
         unsafe {
             let p = p.add(h * stride);
-            match (held, format) {
-                (1, KvFormat::Bf16) => add_values::<L, D, NL, NV, 1, true>(keys, v, p, stride, acc),
-                (2, KvFormat::Bf16) => add_values::<L, D, NL, NV, 2, true>(keys, v, p, stride, acc),
-                (3, KvFormat::Bf16) => add_values::<L, D, NL, NV, 3, true>(keys, v, p, stride, acc),
-                (_, KvFormat::Bf16) => add_values::<L, D, NL, NV, HELD, true>(keys, v, p, stride, acc),
-                (1, KvFormat::Fp16) => add_values::<L, D, NL, NV, 1, false>(keys, v, p, stride, acc),
-                (2, KvFormat::Fp16) => add_values::<L, D, NL, NV, 2, false>(keys, v, p, stride, acc),
-                (3, KvFormat::Fp16) => add_values::<L, D, NL, NV, 3, false>(keys, v, p, stride, acc),
-                (_, KvFormat::Fp16) => add_values::<L, D, NL, NV, HELD, false>(keys, v, p, stride, acc),
+            match (held, v.format) {
+                (1, KvFormat::Bf16) => add_values::<L, D, NL, NV, 1, true>(v, p, stride, acc),
+                (2, KvFormat::Bf16) => add_values::<L, D, NL, NV, 2, true>(v, p, stride, acc),
+                (3, KvFormat::Bf16) => add_values::<L, D, NL, NV, 3, true>(v, p, stride, acc),
+                (_, KvFormat::Bf16) => add_values::<L, D, NL, NV, HELD, true>(v, p, stride, acc),
+                (1, KvFormat::Fp16) => add_values::<L, D, NL, NV, 1, false>(v, p, stride, acc),
+                (2, KvFormat::Fp16) => add_values::<L, D, NL, NV, 2, false>(v, p, stride, acc),
+                (3, KvFormat::Fp16) => add_values::<L, D, NL, NV, 3, false>(v, p, stride, acc),
+                (_, KvFormat::Fp16) => add_values::<L, D, NL, NV, HELD, false>(v, p, stride, acc),
             }
         }
         h += held;
@@ -440,8 +465,7 @@ unsafe fn gather<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
 
 #[inline(always)]
 unsafe fn add_values<L: Lanes, const D: usize, const NL: usize, const NV: usize, const HEADS: usize, const BF16: bool>(
-    keys: usize,
-    v: *const u16,
+    v: Values,
     p: *const f32,
     stride: usize,
     out: *mut f32,
@@ -456,10 +480,14 @@ unsafe fn add_values<L: Lanes, const D: usize, const NL: usize, const NV: usize,
                     *acc = L::load(out.add(h * (D + 2) + column + j * NL));
                 }
             }
-            for key in 0..keys {
+            for key in 0..v.keys {
+                let row = key * D + column;
+                for line in (0..NV * NL).step_by(LINE) {
+                    L::prefetch(v.ahead.wrapping_add(row + line));
+                }
                 let mut b = [L::splat(0.0); NV];
                 for (j, b) in b.iter_mut().enumerate() {
-                    *b = L::load_half(v.add(key * D + column + j * NL), format);
+                    *b = L::load_half(v.rows.add(row + j * NL), format);
                 }
                 for (h, acc) in acc.iter_mut().enumerate() {
                     let a = L::splat(*p.add(h * stride + key));

@@ -35,6 +35,8 @@ pub(super) unsafe trait Lanes: Copy + 'static {
     unsafe fn load_half(p: *const u16, format: KvFormat) -> Self::V;
     /// Sums of `N` vectors, one a lane.
     unsafe fn sums(rows: *const Self::V) -> Self::V;
+    /// Asks for the cache line at `p`, which may be any address.
+    unsafe fn prefetch(p: *const u16);
 }
 
 /// Plain arrays, left to the compiler's vectoriser: every other processor, and the check on the rest.
@@ -110,6 +112,8 @@ unsafe impl Lanes for Portable {
         // SAFETY: the caller gives `N` vectors.
         std::array::from_fn(|i| unsafe { (*rows.add(i)).iter().sum() })
     }
+    #[inline(always)]
+    unsafe fn prefetch(_: *const u16) {}
 }
 
 trait CeilSmall {

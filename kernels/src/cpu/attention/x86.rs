@@ -82,6 +82,11 @@ unsafe impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const u16) {
+        // SAFETY: features; a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn sums(rows: *const __m512) -> __m512 {
         // SAFETY: features, and 16 vectors.
         unsafe {
@@ -187,6 +192,11 @@ unsafe impl Lanes for Avx2 {
                 KvFormat::Fp16 => _mm256_cvtph_ps(bits),
             }
         }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u16) {
+        // SAFETY: features; a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn sums(rows: *const __m256) -> __m256 {
