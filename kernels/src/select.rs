@@ -89,7 +89,7 @@ mod tests {
     fn a_tail_budget_drops_blocks_that_together_stay_below_it() {
         let mass = [0.05, 0.5, 0.04, 0.4, 0.01];
         assert_eq!(select_tail(&mass, 5, &[0.1], &[5]), [1, 3, 4]);
-        assert_eq!(select_tail(&mass, 5, &[0.04], &[5]), [0, 1, 3, 4]);
+        assert_eq!(select_tail(&mass, 5, &[0.06], &[5]), [0, 1, 3, 4]);
         assert_eq!(select_tail(&mass, 5, &[0.0], &[1]), [1, 4], "the cap binds");
     }
 

@@ -94,7 +94,7 @@ mod tests {
         }
         let (codes, scales, g, _) = round_trip(&row, None);
         assert_eq!((g, scales[0].value()), (1.0, 448.0));
-        assert_eq!(codes[..5], [0x07, 0x22, 0x44, 0xE6, 0x10]);
+        assert_eq!(codes[..5], [0x07, 0x22, 0x44, 0xEE, 0x10]);
     }
 
     #[test]

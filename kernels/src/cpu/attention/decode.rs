@@ -207,7 +207,9 @@ pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: u
         let next = key + PREFETCH;
         let ahead = if next < keys.end { cache.k_page(next / PAGE)[next % PAGE * D..].as_ptr() } else { rows };
         // SAFETY: NL rows of the page (128 is a multiple of NL), `heads` score lines of `stride`.
-        unsafe { dots::<L, D, NL>(rows, ahead, format, q.as_ptr(), heads, block.as_mut_ptr(), scores.add(key % SPAN), stride) };
+        unsafe {
+            dots::<L, D, NL>(Rows { rows, ahead, keys: NL, format }, q.as_ptr(), heads, block.as_mut_ptr(), scores.add(key % SPAN), stride)
+        };
         key += NL;
     }
     for h in 0..heads {
@@ -240,7 +242,7 @@ pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: u
         let ahead = if run + 1 < runs.end { values(&cache, (run + 1) * RUN) } else { values(&cache, here.start) };
         // SAFETY: `here` lies in a page and in the span.
         unsafe {
-            let v = Values { rows: values(&cache, here.start), ahead, keys: here.len(), format };
+            let v = Rows { rows: values(&cache, here.start), ahead, keys: here.len(), format };
             gather::<L, D, NL, NV>(v, scores.add(here.start % SPAN), SPAN, heads, partial);
         }
     }
@@ -304,7 +306,7 @@ pub(super) unsafe fn gather_survivors<L: Lanes, const D: usize, const NL: usize,
         }
         let here = run * RUN..((run + 1) * RUN).min(keys.end);
         let ahead = values(&cache, survivors.get(i + 1).map_or(here.start, |next| next * RUN));
-        let v = Values { rows: values(&cache, here.start), ahead, keys: here.len(), format: call.kv.layout.format };
+        let v = Rows { rows: values(&cache, here.start), ahead, keys: here.len(), format: call.kv.layout.format };
         // SAFETY: `here` lies in a run, whose weights stand in this span's line of every head.
         unsafe { gather::<L, D, NL, NV>(v, call.scores.at(at), stride, heads, partial) };
     }
@@ -358,12 +360,10 @@ fn maximum(x: &[f32]) -> f32 {
 /// Scores of NL neighbouring keys against every head.
 ///
 /// # Safety
-/// The features of `L`, NL = `L::N`; NL rows of D behind `k` (`ahead` is only prefetched), `q` `[heads][D]`, `block` `[NL][D]`, NL scores behind each `out + h · stride`.
+/// The features of `L`, NL = `L::N`; `k` has NL rows of D, `q` `[heads][D]`, `block` `[NL][D]`, NL scores behind each `out + h · stride`.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const D: usize, const NL: usize>(
-    k: *const u16,
-    ahead: *const u16,
-    format: KvFormat,
+    k: Rows,
     q: *const f32,
     heads: usize,
     block: *mut f32,
@@ -373,9 +373,9 @@ unsafe fn dots<L: Lanes, const D: usize, const NL: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         for line in (0..NL * D).step_by(LINE) {
-            L::prefetch(ahead.wrapping_add(line));
+            L::prefetch(k.ahead.wrapping_add(line));
             for i in (line..line + LINE).step_by(L::N) {
-                L::store(block.add(i), L::load_half(k.add(i), format));
+                L::store(block.add(i), L::load_half(k.rows.add(i), k.format));
             }
         }
         for h in 0..heads {
@@ -413,9 +413,9 @@ unsafe fn exponentials<L: Lanes, const NL: usize>(line: &mut [f32], top: f32) ->
     }
 }
 
-/// Neighbouring value rows of one page, and the rows to ask for meanwhile.
+/// Neighbouring K or V rows of one page, and the rows to ask for meanwhile.
 #[derive(Clone, Copy)]
-struct Values {
+struct Rows {
     rows: *const u16,
     ahead: *const u16,
     keys: usize,
@@ -434,7 +434,7 @@ fn values(cache: &Keys<'_>, key: usize) -> *const u16 {
 /// The features of `L`; `v.keys` rows of D behind `v.rows`, as many weights behind each `p + h · stride`, `heads` partials of D + 2.
 #[inline(always)]
 unsafe fn gather<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
-    v: Values,
+    v: Rows,
     p: *const f32,
     stride: usize,
     heads: usize,
@@ -465,7 +465,7 @@ unsafe fn gather<L: Lanes, const D: usize, const NL: usize, const NV: usize>(
 
 #[inline(always)]
 unsafe fn add_values<L: Lanes, const D: usize, const NL: usize, const NV: usize, const HEADS: usize, const BF16: bool>(
-    v: Values,
+    v: Rows,
     p: *const f32,
     stride: usize,
     out: *mut f32,

@@ -128,3 +128,46 @@ impl CeilSmall for f32 {
         truncated + i32::from(self > truncated as f32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Applies `L::exp2` to every element.
+    unsafe fn exp2_all<L: Lanes>(x: &mut [f32]) {
+        for chunk in x.chunks_exact_mut(L::N) {
+            // SAFETY: whole vectors; the caller has the features.
+            unsafe { L::store(chunk.as_mut_ptr(), L::exp2(L::load(chunk.as_ptr()))) };
+        }
+    }
+
+    #[test]
+    fn exponentials_are_within_a_millionth_and_vanish_at_minus_infinity() {
+        type Set = (&'static str, unsafe fn(&mut [f32]));
+        let mut sets: Vec<Set> = vec![("portable", exp2_all::<Portable>)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            use super::super::{isa::Isa, x86};
+            if Isa::available().contains(&Isa::Avx2) {
+                sets.push(("avx2", exp2_all::<x86::Avx2>));
+            }
+            if Isa::available().contains(&Isa::Avx512) {
+                sets.push(("avx512", exp2_all::<x86::Avx512>));
+            }
+        }
+        let inputs: Vec<f32> = (0..1 << 16).map(|i| -125.99 * (i as f32 / 65536.0)).collect();
+        for (name, exp2_all) in sets {
+            let mut x = inputs.clone();
+            // SAFETY: the set was detected.
+            unsafe { exp2_all(&mut x) };
+            for (x, y) in inputs.iter().zip(&x) {
+                let exact = f64::from(*x).exp2();
+                assert!((f64::from(*y) - exact).abs() <= 1e-6 * exact, "{name}: 2^{x} is {exact}, not {y}");
+            }
+            let mut edge = [f32::NEG_INFINITY, -126.0, -1e30, f32::MIN, 0.0, -0.0, -1.0, -126.5, -5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+            // SAFETY: as above.
+            unsafe { exp2_all(&mut edge) };
+            assert_eq!(edge[..8], [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.5, 0.0], "{name}");
+        }
+    }
+}

@@ -99,7 +99,7 @@ impl<'a> Prefill<'a> {
                             heads: head..head + step,
                             tile,
                             rows: rows.clone(),
-                            k_tiles: if low < end { low / PAGE..end.div_ceil(PAGE) } else { 0..0 },
+                            k_tiles: if self.geometry.window == Some(0) { 0..0 } else { low / PAGE..end.div_ceil(PAGE) },
                             ln_lambda: seq.threshold(&self.geometry),
                         });
                     }
