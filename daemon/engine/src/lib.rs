@@ -10,5 +10,7 @@ pub mod engine;
 pub mod handle;
 pub mod scheduler;
 pub mod stats;
+pub mod template;
+pub mod tokenizer;
 
 pub use engine::{Engine, EngineHandle, EngineOptions, EngineState};
