@@ -23,10 +23,13 @@ impl Default for SamplingParams {
     }
 }
 
+/// What is drawn where no logit is a number: the computation went wrong, and the request with it.
+pub const NO_TOKEN: u32 = u32::MAX;
+
 /// A drawn token. Log-probabilities are of the model's own distribution (temperature 1, nothing cut), natural log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
-    /// Token id.
+    /// Token id, or [`NO_TOKEN`].
     pub token: u32,
     /// Its log-probability, where asked for.
     pub logprob: Option<f32>,

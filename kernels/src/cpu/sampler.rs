@@ -4,15 +4,18 @@
 
 use std::cmp::Ordering;
 
-use crate::sampling::{Sampled, SamplingParams};
+use crate::sampling::{NO_TOKEN, Sampled, SamplingParams};
 
 /// How many candidates top-p looks at first; it grows until they hold enough probability.
 const FIRST_CANDIDATES: usize = 512;
 
 /// Draws the token at absolute position `position` from `logits`. NaN counts as −∞ and +∞ as the largest finite number; ties go to the
-/// lowest id; where every logit is −∞ the token is 0.
+/// lowest id; where every logit is −∞ there is no token.
 pub fn sample(logits: &[f32], params: &SamplingParams, position: usize) -> Sampled {
     let token = if params.temperature > 0.0 { draw(logits, params, position) } else { argmax(logits) };
+    if value(logits, token) == f32::NEG_INFINITY {
+        return Sampled { token: NO_TOKEN, ..Sampled::default() };
+    }
     let Some(n) = params.logprobs else {
         return Sampled { token, ..Sampled::default() };
     };
@@ -181,10 +184,10 @@ mod tests {
             ] {
                 let p = SamplingParams { logprobs: Some(3), ..p };
                 assert_eq!(sample(&[nan, -inf, 2.0, nan], &p, 1).token, 2, "{p:?}");
-                assert_eq!(sample(&[nan, nan], &p, 1).token, 0);
-                assert_eq!(sample(&[-inf, -inf], &p, 1).token, 0);
+                assert_eq!(sample(&[nan, nan], &p, 1).token, NO_TOKEN);
+                assert_eq!(sample(&[-inf, -inf], &p, 1).token, NO_TOKEN);
                 assert_eq!(sample(&[0.0, inf, 5.0], &p, 1).token, 1, "{p:?}");
-                sample(&[], &p, 1);
+                assert_eq!(sample(&[], &p, 1).token, NO_TOKEN);
             }
         }
         assert_eq!(sample(&[1.0, 2.0], &params(f32::NAN), 0).token, 1);
