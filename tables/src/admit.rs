@@ -3,19 +3,30 @@
 use crate::{Calibration, Digest, Geometry, PerPhase, Phase, Tier};
 use std::fmt;
 
+/// What is known of the loaded weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weights {
+    /// Hashed.
+    Known(Digest),
+    /// Being hashed: a table recorded for some weights has to wait.
+    Pending,
+    /// Nobody hashes them (a check of files alone): any recorded digest will do.
+    Unchecked,
+}
+
 /// What tables are checked against.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// The loaded weights; None where they were not hashed, which skips that check.
-    pub checkpoint: Option<Digest>,
+    /// The loaded weights.
+    pub weights: Weights,
     /// Votes of the kernels in use.
     pub geometry: PerPhase<Geometry>,
 }
 
 impl Target {
     /// The CPU's and portable CUDA's kernels.
-    pub fn portable(checkpoint: Option<Digest>) -> Self {
-        Self { checkpoint, geometry: PerPhase::from_fn(Geometry::portable) }
+    pub fn portable(weights: Weights) -> Self {
+        Self { weights, geometry: PerPhase::from_fn(Geometry::portable) }
     }
 }
 
@@ -68,6 +79,12 @@ pub enum Refusal {
         recorded: Digest,
         /// Weights that are loaded.
         loaded: Digest,
+    },
+    /// The weights are not hashed yet, so nobody knows whether the table is theirs.
+    #[error("the weights are still being hashed, and the {phase} table is recorded for some")]
+    NotHashedYet {
+        /// Phase of the table.
+        phase: Phase,
     },
     /// A decode table measured with other votes.
     #[error("the {phase} table was measured with {recorded}; these kernels take {used}")]
@@ -188,10 +205,12 @@ pub fn admit(phase: Phase, record: Option<&Calibration>, target: &Target, force:
             }
         }
         Some(record) => {
-            if let (Some(recorded), Some(loaded)) = (record.checkpoint_sha256, target.checkpoint)
-                && recorded != loaded
-            {
-                refuse(Refusal::OtherCheckpoint { phase, recorded, loaded })?;
+            match (record.checkpoint_sha256, target.weights) {
+                (Some(recorded), Weights::Known(loaded)) if recorded != loaded => {
+                    refuse(Refusal::OtherCheckpoint { phase, recorded, loaded })?;
+                }
+                (Some(_), Weights::Pending) if !force => return Err(Refusal::NotHashedYet { phase }),
+                _ => {}
             }
             let recorded = record.geometry;
             if recorded != used {

@@ -16,7 +16,7 @@ mod retarget;
 mod scale_table;
 mod tier;
 
-pub use admit::{Notice, Refusal, Target, admit};
+pub use admit::{Notice, Refusal, Target, Weights, admit};
 pub use atomic::{backup_path, replace_file};
 pub use digest::{Digest, DigestError};
 pub use drift::{Alarm, Drift, DriftRules};

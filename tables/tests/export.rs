@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 use skip_tables::{
-    Decision, Document, ExportError, Geometry, Origin, Override, PerPhase, Phase, Source, Sources, TableFile, Target, export, resolve,
+    Decision, Document, ExportError, Geometry, Origin, Override, PerPhase, Phase, Source, Sources, TableFile, Target, Weights, export,
+    resolve,
 };
 
 fn config() -> String {
@@ -50,7 +51,7 @@ fn a_target_tier_is_deployed_with_the_end_of_its_range() {
 fn an_export_read_back_decides_the_same_and_is_no_edit_by_hand() {
     let out = export(&config(), &only_prefill(Override::Target("50%".parse().unwrap())), &no_decisions(), false).unwrap();
     let checkpoint = Source { place: "config.json".into(), file: TableFile::parse(out.text.as_bytes()).unwrap() };
-    let decision = resolve(Phase::Prefill, &Sources { checkpoint, ..Sources::default() }, &Target::portable(None));
+    let decision = resolve(Phase::Prefill, &Sources { checkpoint, ..Sources::default() }, &Target::portable(Weights::Unchecked));
     assert_eq!((decision.decided_by, decision.tier), (Origin::Checkpoint, Some("50%".parse().unwrap())));
     assert!(!decision.notices.contains(&skip_tables::Notice::EditedByHand));
 }
@@ -89,7 +90,7 @@ fn what_is_in_force_is_exported_without_flags() {
     let checkpoint = Source { place: "config.json".into(), file: TableFile::parse(config().as_bytes()).unwrap() };
     let set = skip_tables::Setting { selection: skip_tables::Selection::Tier("50%".parse().unwrap()), force: false };
     let sources = Sources { set: PerPhase { prefill: Some(set), decode: None }, checkpoint, ..Sources::default() };
-    let in_force = PerPhase::from_fn(|phase| Some(resolve(phase, &sources, &Target::portable(None))));
+    let in_force = PerPhase::from_fn(|phase| Some(resolve(phase, &sources, &Target::portable(Weights::Unchecked))));
     let out = export(&config(), &PerPhase::default(), &in_force, false).unwrap();
     assert_eq!(out.summary, ["prefill: tier 50%, 3 rows", "decode: dense"]);
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use skip_tables::{
     Decision, Digest, Document, Notice, Origin, PerPhase, Phase, Refusal, Row, ScaleTable, Selection, Setting, Source, Sources, TableFile,
-    Target, check, resolve,
+    Target, Weights, check, resolve,
 };
 
 const PREFILL: Phase = Phase::Prefill;
@@ -16,7 +16,7 @@ fn weights() -> Digest {
 }
 
 fn target() -> Target {
-    Target::portable(Some(weights()))
+    Target::portable(Weights::Known(weights()))
 }
 
 fn source(place: &str, object: Value) -> Source {
@@ -217,11 +217,22 @@ fn another_checkpoints_table_is_refused() {
     let setting = set(Selection::of_document(document, PREFILL));
     assert!(matches!(checked(PREFILL, &setting), Err(Refusal::OtherCheckpoint { .. })));
     assert!(checked(PREFILL, &Setting { force: true, ..setting }).is_ok());
-    let unknown = Target::portable(None);
+    let unknown = Target::portable(Weights::Unchecked);
     assert!(
         check(PREFILL, &set(tier("50%")), &source("config.json", object), &unknown).is_ok(),
         "without a digest nothing can be compared"
     );
+}
+
+#[test]
+fn a_recorded_table_waits_until_the_weights_are_hashed() {
+    let mut sources = checkpoint(with(ladder(), json!({"skip_softmax_prefill_target_sparsity": 0.5})));
+    let pending = Target::portable(Weights::Pending);
+    let decision = resolve(PREFILL, &sources, &pending);
+    assert_eq!((decision.table, decision.decided_by), (None, Origin::Default));
+    assert!(matches!(decision.notices[..], [Notice::PassedOver { .. }]));
+    sources.set.prefill = Some(set(Selection::Rows(table(json!([[1024, 1]])))));
+    assert_eq!(resolve(PREFILL, &sources, &pending).decided_by, Origin::SetTable, "bare rows are of no weights");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! [`process::run`] is the whole of it. Socket and bus are thin faces of [`generation`] and of the table store; the shared state is [`state::Daemon`].
 
+pub mod bus;
 pub mod config;
 pub mod generation;
 pub mod http;

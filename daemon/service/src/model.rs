@@ -3,7 +3,7 @@
 use crate::config::{Config, KvChoice, PrecisionChoice};
 use crate::load::LoadError;
 use crate::state::{Model, SamplingDefaults};
-use crate::tables::Tables;
+use crate::tables::{Opened, Paths};
 use crate::text;
 use serde::Deserialize;
 use skip_engine::checkpoint::Checkpoint;
@@ -21,11 +21,13 @@ pub fn open(config: &Config) -> Result<Model, LoadError> {
     let checkpoint = Arc::new(Checkpoint::open(&config.model).map_err(|e| failed(e.to_string()))?);
     let text = text::open(&config.model).map_err(failed)?;
     let defaults = sampling_defaults(&config.model).map_err(failed)?;
-    let tables = Tables::default();
+    let tables =
+        Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });
     let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
     let options = engine_options(config, tables.in_force());
     let (family, layers) = (checkpoint.architecture().family.name(), checkpoint.architecture().layers as u32);
     let engine = Engine::start(options, &config.model_name, checkpoint, move || Ok(CpuBackend::new(cpu)));
+    let tables = tables.serve(engine.clone(), config.on_drift);
     Ok(Model { name: config.model_name.clone(), family, layers, engine, text, defaults, tables, created: SystemTime::now() })
 }
 

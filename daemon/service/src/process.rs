@@ -1,5 +1,6 @@
 //! The process from start to end: socket, bus, model, and a stop that tells everybody within seconds.
 
+use crate::bus::{self, JoinError};
 use crate::config::Config;
 use crate::lifecycle::Stage;
 use crate::load::{self, LoadError};
@@ -24,6 +25,9 @@ pub enum RunError {
     /// The socket cannot be served.
     #[error(transparent)]
     Socket(#[from] socket::BindError),
+    /// The bus that was asked for cannot be joined.
+    #[error(transparent)]
+    Bus(#[from] JoinError),
     /// The system refused something basic.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -37,7 +41,7 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Load(_) => 3,
-            RunError::Socket(_) => 4,
+            RunError::Socket(_) | RunError::Bus(_) => 4,
             RunError::System(..) => 1,
         }
     }
@@ -58,8 +62,10 @@ where
     };
     let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| RunError::System("watch the socket", e))?;
     let daemon = Arc::new(Daemon::new(config, started));
+    let bus = join_bus(&daemon).await?;
     let mut model = tokio::spawn(load::run(daemon.clone(), open));
     let (stop, stopping) = watch::channel(false);
+    let mut bus = tokio::spawn(stay_on_bus(bus, stopping.clone()));
     let mut server = tokio::spawn(http::serve(daemon.clone(), listener, http::router(daemon.clone()), stopping));
     tracing::info!(socket = %daemon.config.socket.display(), "answering");
     notify(&[sd_notify::NotifyState::Ready]);
@@ -82,14 +88,14 @@ where
     notify(&[sd_notify::NotifyState::Stopping]);
     drop(socket_file);
     tokio::select! {
-        () = shut_down(&daemon, &stop, &mut server) => tracing::info!("stopped"),
+        () = shut_down(&daemon, &stop, [&mut server, &mut bus]) => tracing::info!("stopped"),
         () = signals.next() => tracing::warn!("second signal: leaving at once"),
     }
     result
 }
 
 /// Drains for as long as configured, then ends what still runs, and lets the answers out.
-async fn shut_down(daemon: &Daemon, stop: &watch::Sender<bool>, server: &mut JoinHandle<()>) {
+async fn shut_down(daemon: &Daemon, stop: &watch::Sender<bool>, interfaces: [&mut JoinHandle<()>; 2]) {
     daemon.life.advance(Stage::Draining);
     stop.send_replace(true);
     if let Some(model) = daemon.model() {
@@ -103,8 +109,25 @@ async fn shut_down(daemon: &Daemon, stop: &watch::Sender<bool>, server: &mut Joi
             tracing::warn!("the engine does not stop; leaving it behind");
         }
     }
-    if tokio::time::timeout(FLUSH, server).await.is_err() {
+    if tokio::time::timeout(FLUSH, futures_util::future::join_all(interfaces)).await.is_err() {
         tracing::warn!("some answers were not read in time");
+    }
+}
+
+/// Joins the bus. One that was asked for must be there; without being asked, the system bus is joined where there is one.
+async fn join_bus(daemon: &Arc<Daemon>) -> Result<Option<bus::Joined>, JoinError> {
+    bus::join(daemon).await.or_else(|error| {
+        if daemon.config.bus_required {
+            return Err(error);
+        }
+        tracing::warn!("serving the socket alone: {error}");
+        Ok(None)
+    })
+}
+
+async fn stay_on_bus(bus: Option<bus::Joined>, stopping: watch::Receiver<bool>) {
+    if let Some(bus) = bus {
+        bus.stay(stopping).await;
     }
 }
 

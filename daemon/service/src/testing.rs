@@ -4,7 +4,7 @@ use crate::config::{Config, Settings};
 use crate::load::LoadError;
 use crate::peer::Peer;
 use crate::state::{Daemon, Model, SamplingDefaults};
-use crate::tables::Tables;
+use crate::tables::{OnDrift, Opened};
 use crate::text::TextModel;
 use skip_client::Error;
 use skip_client::protocol::ChatMessage;
@@ -89,6 +89,7 @@ pub fn alphabet(step: Duration) -> Model {
 }
 
 fn model(engine: EngineHandle) -> Model {
+    let tables = Opened::empty().serve(engine.clone(), OnDrift::Warn);
     Model {
         name: "alphabet".into(),
         family: "test",
@@ -96,7 +97,7 @@ fn model(engine: EngineHandle) -> Model {
         engine,
         text: Arc::new(ByteText),
         defaults: SamplingDefaults::default(),
-        tables: Tables::default(),
+        tables,
         created: SystemTime::now(),
     }
 }

@@ -6,6 +6,7 @@ mod settings;
 
 pub use settings::{Cli, Settings};
 
+use crate::tables::OnDrift;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -101,6 +102,8 @@ pub struct Config {
     pub model_name: String,
     /// The bus to join.
     pub bus: Bus,
+    /// The bus was asked for, so that the daemon does not start without it.
+    pub bus_required: bool,
     /// The socket's path.
     pub socket: PathBuf,
     /// Type of cached keys and values.
@@ -123,6 +126,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The administrator's tables.
     pub tables_file: PathBuf,
+    /// What to do when a table skips far more in production than its tier stands for.
+    pub on_drift: OnDrift,
     /// How long a stop waits for running requests.
     pub drain: Duration,
     /// Largest request body, bytes.
@@ -170,6 +175,12 @@ impl Config {
             "bfloat16" => PrecisionChoice::Bfloat16,
             other => return Err(unknown("--precision", other, "auto, float32 or bfloat16")),
         };
+        let on_drift = match settings.on_drift.as_deref().unwrap_or("warn") {
+            "warn" => OnDrift::Warn,
+            "dense" => OnDrift::Dense,
+            other => return Err(unknown("--on-drift", other, "warn or dense")),
+        };
+        let bus_required = settings.bus.is_some();
         let bus = match settings.bus.as_deref().unwrap_or("system") {
             "system" => Bus::System,
             "session" => Bus::Session,
@@ -185,6 +196,8 @@ impl Config {
         Ok(Self {
             model_name,
             bus,
+            bus_required,
+            on_drift,
             kv,
             precision,
             socket: settings.socket.unwrap_or_else(default_socket),

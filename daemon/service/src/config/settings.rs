@@ -29,7 +29,7 @@ pub struct Settings {
     /// auto, cpu or cuda
     #[arg(long)]
     pub backend: Option<String>,
-    /// system, session, none, or a bus address
+    /// system, session, none, or a bus address, which must then be there [default: system, if there is one]
     #[arg(long)]
     pub bus: Option<String>,
     /// Unix socket to serve HTTP on [default: /run/skipd/skipd.sock]
@@ -68,6 +68,9 @@ pub struct Settings {
     /// The administrator's tables [default: /etc/skipd/tables.json]
     #[arg(long, value_name = "FILE")]
     pub tables: Option<PathBuf>,
+    /// warn, or dense: what to do when a table skips far more than its tier stands for [default: warn]
+    #[arg(long, value_name = "WHAT")]
+    pub on_drift: Option<String>,
     /// How long a stop lets running requests finish before it cancels them [default: 3]
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<f64>,
@@ -92,6 +95,6 @@ impl Settings {
             ($($field:ident)*) => { Settings { $($field: self.$field.or(below.$field)),* } };
         }
         overlay!(model model_name backend bus socket kv kv_shadow threads precision chunk kv_tokens queue max_running
-                 default_max_tokens state_dir tables drain_seconds max_body_mib max_connections group log)
+                 default_max_tokens state_dir tables on_drift drain_seconds max_body_mib max_connections group log)
     }
 }

@@ -90,6 +90,11 @@ impl Running {
         &self.model_name
     }
 
+    /// Ends the request at the next step; its end, with true counts, still comes.
+    pub fn cancel(&mut self) {
+        self.guard = None;
+    }
+
     /// The next event; None after the end. May be dropped while it waits: nothing is lost.
     pub async fn next(&mut self) -> Option<Event> {
         loop {

@@ -1,0 +1,221 @@
+//! `org.skipd.Skipd1.Tables`: which scale tables are in force, and putting others in force.
+
+use super::caller;
+use super::failure::Failure;
+use crate::peer::Right;
+use crate::state::Daemon;
+use crate::tables::Tables;
+use serde_json::{Map, Value};
+use skip_client::protocol::{Phase, PhaseTable, Selector, SetTableOptions, TableShow};
+use skip_client::{Error, ErrorKind, variant};
+use std::collections::HashMap;
+use std::sync::Arc;
+use zbus::message::Header;
+use zbus::wire::{OwnedVariant, Variant};
+use zbus::{Connection, interface};
+
+/// The interface's object.
+pub struct TableControl {
+    daemon: Arc<Daemon>,
+}
+
+impl TableControl {
+    /// Serves a daemon's tables.
+    pub fn new(daemon: Arc<Daemon>) -> Self {
+        Self { daemon }
+    }
+
+    async fn administrator(&self, header: &Header<'_>, connection: &Connection) -> Result<&Tables, Failure> {
+        let peer = caller::peer(connection, &caller::sender(header)?).await?;
+        self.daemon.authority.check(&peer, Right::Control)?;
+        Ok(self.daemon.tables()?)
+    }
+
+    fn properties(&self) -> Properties {
+        Properties::of(self.daemon.show_tables().ok().as_ref())
+    }
+}
+
+/// `a{sv}` of anything the socket answers with an object.
+type Answer = HashMap<String, Variant<'static>>;
+
+fn answer(value: &impl serde::Serialize) -> Result<Answer, Failure> {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(object)) => Ok(variant::to_dict(&object)),
+        _ => Err(Failure::internal("the answer is no object")),
+    }
+}
+
+#[interface(name = "org.skipd.Skipd1.Tables", introspection_docs = false)]
+impl TableControl {
+    /// Puts a table in force; answers when new requests start with it.
+    async fn set_table(
+        &self,
+        phase: String,
+        selector: String,
+        options: HashMap<String, OwnedVariant>,
+        #[zbus(header)] header: Header<'_>,
+        #[zbus(connection)] connection: &Connection,
+    ) -> Result<(), Failure> {
+        let tables = self.administrator(&header, connection).await?;
+        let phase = Phase::ALL
+            .into_iter()
+            .find(|p| p.name() == phase)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no phase `{phase}`: prefill and decode are")).at("phase"))?;
+        let selector: Selector = selector.parse::<Selector>()?;
+        let options: SetTableOptions = serde_json::from_value(Value::Object(variant::from_dict(&options)))
+            .map_err(|e| Error::new(ErrorKind::InvalidRequest, format!("options: {e}")))?;
+        tables.set(phase, selector, options).await?;
+        Ok(())
+    }
+
+    /// Keeps what is pending.
+    async fn confirm(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<(), Failure> {
+        self.administrator(&header, connection).await?.confirm().await?;
+        Ok(())
+    }
+
+    /// Takes back what is pending.
+    async fn revert(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<(), Failure> {
+        self.administrator(&header, connection).await?.revert().await?;
+        Ok(())
+    }
+
+    /// Reads all table files again.
+    async fn reload(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<(), Failure> {
+        self.administrator(&header, connection).await?.reload().await?;
+        Ok(())
+    }
+
+    /// Both phases, as the socket shows them.
+    #[zbus(out_args("tables"))]
+    fn show(&self) -> Result<Answer, Failure> {
+        answer(&self.daemon.show_tables()?)
+    }
+
+    /// The checkpoint's ladders, as the socket shows them.
+    #[zbus(out_args("tiers"))]
+    fn tiers(&self) -> Result<Answer, Failure> {
+        answer(&self.daemon.tables()?.tiers())
+    }
+
+    /// Empty where the table is of no tier, or dense.
+    #[zbus(property)]
+    fn prefill_tier(&self) -> String {
+        self.properties().prefill.tier
+    }
+
+    /// Rows (first length, S); empty: dense.
+    #[zbus(property)]
+    fn prefill_table(&self) -> Vec<(u32, f64)> {
+        self.properties().prefill.table
+    }
+
+    #[zbus(property)]
+    fn prefill_decided_by(&self) -> String {
+        self.properties().prefill.decided_by
+    }
+
+    #[zbus(property)]
+    fn prefill_version(&self) -> u64 {
+        self.properties().prefill.version
+    }
+
+    #[zbus(property)]
+    fn decode_tier(&self) -> String {
+        self.properties().decode.tier
+    }
+
+    #[zbus(property)]
+    fn decode_table(&self) -> Vec<(u32, f64)> {
+        self.properties().decode.table
+    }
+
+    #[zbus(property)]
+    fn decode_decided_by(&self) -> String {
+        self.properties().decode.decided_by
+    }
+
+    #[zbus(property)]
+    fn decode_version(&self) -> u64 {
+        self.properties().decode.version
+    }
+
+    /// Tables on trial: empty, or `deadline_unix_ms` (t) and `phases` (as).
+    #[zbus(property)]
+    fn pending(&self) -> Answer {
+        self.properties().pending()
+    }
+}
+
+/// The interface's properties at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Properties {
+    prefill: Side,
+    decode: Side,
+    deadline: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Side {
+    tier: String,
+    table: Vec<(u32, f64)>,
+    decided_by: String,
+    version: u64,
+    pending: bool,
+}
+
+impl Side {
+    fn of(table: &PhaseTable) -> Self {
+        Self {
+            tier: table.tier.clone().unwrap_or_default(),
+            table: table.rows.iter().flatten().map(|&(length, s)| (length, f64::from(s))).collect(),
+            decided_by: table.decided_by.name().to_owned(),
+            version: table.version,
+            pending: table.pending.is_some(),
+        }
+    }
+}
+
+impl Properties {
+    /// Those of the tables in force; None: no model is known.
+    pub fn of(show: Option<&TableShow>) -> Self {
+        let Some(show) = show else { return Self::default() };
+        let deadline = |table: &PhaseTable| table.pending.as_ref().map(|p| p.deadline_unix_ms);
+        Self {
+            prefill: Side::of(&show.prefill),
+            decode: Side::of(&show.decode),
+            deadline: deadline(&show.prefill).or(deadline(&show.decode)),
+        }
+    }
+
+    fn pending(&self) -> Answer {
+        let Some(deadline) = self.deadline else { return HashMap::new() };
+        let sides = [("prefill", &self.prefill), ("decode", &self.decode)];
+        let phases: Vec<Value> = sides.into_iter().filter(|(_, side)| side.pending).map(|(name, _)| name.into()).collect();
+        let pending = Map::from_iter([("deadline_unix_ms".to_owned(), deadline.into()), ("phases".to_owned(), phases.into())]);
+        variant::to_dict(&pending)
+    }
+
+    /// By name. Two moments' dictionaries differ where a signal is due; a deadline that the clock's reading moved by a millisecond is the same one.
+    pub fn dict(&self) -> Vec<(&'static str, Variant<'static>)> {
+        let side = |side: &Side| {
+            let Side { tier, table, decided_by, version, .. } = side.clone();
+            [Variant::new(tier), Variant::new(table), Variant::new(decided_by), Variant::new(version)]
+        };
+        let names = [
+            "PrefillTier",
+            "PrefillTable",
+            "PrefillDecidedBy",
+            "PrefillVersion",
+            "DecodeTier",
+            "DecodeTable",
+            "DecodeDecidedBy",
+            "DecodeVersion",
+        ];
+        let values = side(&self.prefill).into_iter().chain(side(&self.decode));
+        let mut dict: Vec<_> = names.into_iter().zip(values).collect();
+        dict.push(("Pending", Variant::new(self.pending())));
+        dict
+    }
+}
