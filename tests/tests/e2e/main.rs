@@ -1,4 +1,5 @@
-//! End to end against the real skipd and SmolLM2-135M-Instruct: `tools/fetch-model smollm2`, `cargo build --release`, `cargo test --release -p skip-tests`.
+//! End to end against the real skipd and SmolLM2-135M-Instruct: `tools/fetch-model smollm2`, `cargo build --release --workspace`,
+//! `cargo test --release --workspace --test e2e`.
 //! Run in one process, so that tests which change nothing share one daemon.
 
 // A helper that finds nothing to unwrap has found a failure of the test that called it.
