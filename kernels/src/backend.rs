@@ -187,7 +187,8 @@ pub trait Backend: Send + 'static {
     ) -> Result<(), KernelError>;
     /// out = act(gate) · up from packed `[gate | up]` rows.
     fn gated(&mut self, gate_up: &Self::Tensor, act: Activation, out: &mut Self::Tensor) -> Result<(), KernelError>;
-    /// Narrows the step to the last row of each sequence that samples: `out` gets those rows of `x`, in order.
+    /// Narrows the step to the last row of each sequence that samples: `out` gets those rows of `x`, in order. `x` holds all rows of
+    /// the step, so that several tensors can be narrowed one after the other.
     fn last_rows(&mut self, x: &Self::Tensor, out: &mut Self::Tensor) -> Result<(), KernelError>;
     /// Head and draw for the rows of `last_rows`, normed since; waits. One entry for each sequence of the step, None where it does not sample.
     fn sample(&mut self, x: &Self::Tensor, head: &Self::Matrix, report: &mut StepReport) -> Result<(), KernelError>;

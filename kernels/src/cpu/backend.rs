@@ -307,6 +307,7 @@ impl Backend for CpuBackend {
     fn last_rows(&mut self, x: &Tensor, out: &mut Tensor) -> Result<(), KernelError> {
         self.fit("last_rows", x, out.cols)?;
         let cols = out.cols;
+        check(x.max_rows >= self.step.tokens.len(), || format!("last_rows: a tensor of {} rows", x.max_rows))?;
         let sampled = self.step.seqs.iter().filter(|s| s.sample.is_some());
         let last: Vec<usize> = sampled.map(|s| s.row + s.len - 1).collect();
         check(out.max_rows >= last.len(), || format!("last_rows: {} rows of {}", last.len(), out.max_rows))?;
