@@ -221,7 +221,7 @@ impl Backend for CpuBackend {
     fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
         let rows = self.fit("rms_norm", x, w.len())?;
         self.fit("rms_norm", out, w.len())?;
-        rms_norm_rows(&self.pool, RowsMut::Fixed(x.rows(rows)), None, w, eps, out.rows_mut(rows));
+        rms_norm_rows(&self.pool, self.isa, RowsMut::Fixed(x.rows(rows)), None, w, eps, out.rows_mut(rows));
         Ok(())
     }
 
@@ -230,7 +230,7 @@ impl Backend for CpuBackend {
         self.fit("add_rms_norm", delta, w.len())?;
         self.fit("add_rms_norm", out, w.len())?;
         let x = RowsMut::Shared(SharedMut::new(x.rows_mut(rows)));
-        rms_norm_rows(&self.pool, x, Some(delta.rows(rows)), w, eps, out.rows_mut(rows));
+        rms_norm_rows(&self.pool, self.isa, x, Some(delta.rows(rows)), w, eps, out.rows_mut(rows));
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Backend for CpuBackend {
         self.angles.prepare(&self.step, args.rope);
         let qk_norm = args.qk_norm.map(|(q, k, eps)| (q.as_slice(), k.as_slice(), eps));
         let row = RowArgs { geometry: g, bias: args.bias.map(Vec::as_slice), qk_norm, angles: &self.angles };
-        qkv_store(&self.pool, &self.step, qkv.rows_mut(rows), &row, pool.layout, &mut pool.k, &mut pool.v);
+        qkv_store(&self.pool, self.isa, &self.step, qkv.rows_mut(rows), &row, pool.layout, &mut pool.k, &mut pool.v);
         Ok(())
     }
 
@@ -300,7 +300,7 @@ impl Backend for CpuBackend {
         let cols = out.cols;
         let rows = self.fit("gated", gate_up, 2 * cols)?;
         self.fit("gated", out, cols)?;
-        gated(&self.pool, gate_up.rows(rows), cols, act, out.rows_mut(rows));
+        gated(&self.pool, self.isa, gate_up.rows(rows), cols, act, out.rows_mut(rows));
         Ok(())
     }
 

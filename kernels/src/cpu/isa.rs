@@ -11,6 +11,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with bfloat16 dot products.
     Avx512Bf16,
+    /// The same with tile products (AMX).
+    Amx,
 }
 
 impl Isa {
@@ -25,6 +27,10 @@ impl Isa {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             if avx512 && is_x86_feature_detected!("avx512bf16") {
+                #[cfg(target_os = "linux")]
+                if super::matmul::tiles_available() {
+                    return Isa::Amx;
+                }
                 return Isa::Avx512Bf16;
             }
             if avx512 {
@@ -44,6 +50,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512+bf16",
+            Isa::Amx => "avx512+bf16+amx",
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod reference;
 mod rope;
 pub mod sampler;
 mod shared;
+mod simd;
 mod step;
 mod store;
 mod weights;

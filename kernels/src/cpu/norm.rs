@@ -1,7 +1,9 @@
 //! Row-wise operators: RMS norms, the residual, the gate of the MLP.
 
+use super::isa::Isa;
 use super::pool::Pool;
 use super::shared::SharedMut;
+use super::simd;
 use crate::backend::Activation;
 
 /// Fewest elements worth a second thread.
@@ -15,36 +17,24 @@ pub fn by_rows(pool: &Pool, rows: usize, cols: usize, task: &(dyn Fn(usize, usiz
 }
 
 /// out = x / √(mean(x²) + eps) · w, one row.
-pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
-    let factor = rms_factor(x, eps);
-    for ((out, &x), &w) in out.iter_mut().zip(x).zip(w) {
-        *out = x * factor * w;
-    }
+pub fn rms_norm(isa: Isa, x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    simd::scale(isa, x, rms_factor(isa, x, eps), w, out);
 }
 
 /// x = x / √(mean(x²) + eps) · w, in place.
-pub fn rms_norm_in_place(x: &mut [f32], w: &[f32], eps: f32) {
-    let factor = rms_factor(x, eps);
+pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], w: &[f32], eps: f32) {
+    let factor = rms_factor(isa, x, eps);
     for (x, &w) in x.iter_mut().zip(w) {
         *x *= factor * w;
     }
 }
 
-/// 1 / √(mean(x²) + eps), summed in sixteen lanes.
-fn rms_factor(x: &[f32], eps: f32) -> f32 {
-    let (lines, rest) = x.as_chunks::<16>();
-    let mut sums = [0f32; 16];
-    for line in lines {
-        for (sum, &x) in sums.iter_mut().zip(line) {
-            *sum += x * x;
-        }
-    }
-    let sum: f32 = sums.iter().sum::<f32>() + rest.iter().map(|&x| x * x).sum::<f32>();
-    1.0 / (sum / x.len() as f32 + eps).sqrt()
+fn rms_factor(isa: Isa, x: &[f32], eps: f32) -> f32 {
+    1.0 / (simd::sum_of_squares(isa, x) / x.len() as f32 + eps).sqrt()
 }
 
 /// Norms of rows of `cols`, after adding `delta` to `x` where there is one.
-pub fn rms_norm_rows(pool: &Pool, x: RowsMut<'_>, delta: Option<&[f32]>, w: &[f32], eps: f32, out: &mut [f32]) {
+pub fn rms_norm_rows(pool: &Pool, isa: Isa, x: RowsMut<'_>, delta: Option<&[f32]>, w: &[f32], eps: f32, out: &mut [f32]) {
     let cols = w.len();
     let rows = out.len() / cols;
     let out = SharedMut::new(out);
@@ -54,16 +44,14 @@ pub fn rms_norm_rows(pool: &Pool, x: RowsMut<'_>, delta: Option<&[f32]>, w: &[f3
             // SAFETY: each row belongs to one task.
             let out = unsafe { out.part(at, cols) };
             match (&x, delta) {
-                (RowsMut::Fixed(x), _) => rms_norm(&x[at..at + cols], w, eps, out),
+                (RowsMut::Fixed(x), _) => rms_norm(isa, &x[at..at + cols], w, eps, out),
                 (RowsMut::Shared(x), delta) => {
                     // SAFETY: each row belongs to one task.
                     let x = unsafe { x.part(at, cols) };
                     if let Some(delta) = delta {
-                        for (x, &d) in x.iter_mut().zip(&delta[at..at + cols]) {
-                            *x += d;
-                        }
+                        simd::add(isa, x, &delta[at..at + cols]);
                     }
-                    rms_norm(x, w, eps, out);
+                    rms_norm(isa, x, w, eps, out);
                 }
             }
         }
@@ -79,7 +67,7 @@ pub enum RowsMut<'a> {
 }
 
 /// out = act(gate) · up over packed `[gate | up]` rows, `cols` of each.
-pub fn gated(pool: &Pool, gate_up: &[f32], cols: usize, act: Activation, out: &mut [f32]) {
+pub fn gated(pool: &Pool, isa: Isa, gate_up: &[f32], cols: usize, act: Activation, out: &mut [f32]) {
     let rows = out.len() / cols;
     let out = SharedMut::new(out);
     by_rows(pool, rows, cols * 4, &|row, n| {
@@ -88,22 +76,11 @@ pub fn gated(pool: &Pool, gate_up: &[f32], cols: usize, act: Activation, out: &m
             // SAFETY: each row belongs to one task.
             let out = unsafe { out.part(r * cols, cols) };
             match act {
-                Activation::Silu => apply(gate, up, out, |x| x / (1.0 + (-x).exp())),
-                Activation::GeluTanh => apply(gate, up, out, gelu_tanh),
+                Activation::Silu => simd::silu(isa, gate, up, out),
+                Activation::GeluTanh => simd::gelu_tanh(isa, gate, up, out),
             }
         }
     });
-}
-
-fn apply(gate: &[f32], up: &[f32], out: &mut [f32], act: impl Fn(f32) -> f32) {
-    for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-        *out = act(gate) * up;
-    }
-}
-
-fn gelu_tanh(x: f32) -> f32 {
-    const FACTOR: f32 = 0.797_884_6; // √(2/π)
-    0.5 * x * (1.0 + (FACTOR * (x + 0.044_715 * x * x * x)).tanh())
 }
 
 #[cfg(test)]
@@ -126,7 +103,7 @@ mod tests {
             let (mut x, delta, w) = (numbers(rows * cols, 0.1), numbers(rows * cols, 0.2), numbers(cols, 0.3));
             let mut out = vec![0.0; rows * cols];
             let sum: Vec<f64> = x.iter().zip(&delta).map(|(&a, &b)| f64::from(a) + f64::from(b)).collect();
-            rms_norm_rows(&pool, RowsMut::Shared(SharedMut::new(&mut x)), Some(&delta), &w, 1e-5, &mut out);
+            rms_norm_rows(&pool, Isa::detect(), RowsMut::Shared(SharedMut::new(&mut x)), Some(&delta), &w, 1e-5, &mut out);
             for r in 0..rows {
                 let want = norm64(&sum[r * cols..(r + 1) * cols], &w, 1e-5);
                 for (c, want) in want.iter().enumerate() {
@@ -135,7 +112,7 @@ mod tests {
                 }
             }
             let mut again = vec![0.0; rows * cols];
-            rms_norm_rows(&pool, RowsMut::Fixed(&x), None, &w, 1e-5, &mut again);
+            rms_norm_rows(&pool, Isa::detect(), RowsMut::Fixed(&x), None, &w, 1e-5, &mut again);
             assert_eq!(out, again);
         }
     }
@@ -148,7 +125,7 @@ mod tests {
         x[..4].copy_from_slice(&[-200.0, 200.0, 0.0, -88.0]);
         for act in [Activation::Silu, Activation::GeluTanh] {
             let mut out = vec![0.0; rows * cols];
-            gated(&pool, &x, cols, act, &mut out);
+            gated(&pool, Isa::detect(), &x, cols, act, &mut out);
             for (i, &got) in out.iter().enumerate() {
                 let (r, c) = (i / cols, i % cols);
                 let (g, up) = (f64::from(x[r * 2 * cols + c]), f64::from(x[r * 2 * cols + cols + c]));

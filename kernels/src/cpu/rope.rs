@@ -1,5 +1,7 @@
 //! Rotary position embedding, pairs (i, i + d/2): angles once a step, rotation of each head.
 
+use super::isa::Isa;
+use super::simd;
 use super::step::Step;
 use crate::backend::Rope;
 
@@ -58,12 +60,10 @@ impl Angles {
     }
 
     /// Rotates one head of row `row` in place.
-    pub fn rotate(&self, row: usize, head: &mut [f32]) {
+    pub fn rotate(&self, isa: Isa, row: usize, head: &mut [f32]) {
         let half = head.len() / 2;
         let (cos, sin) = (&self.cos[row * half..(row + 1) * half], &self.sin[row * half..(row + 1) * half]);
         let (low, high) = head.split_at_mut(half);
-        for (((low, high), &cos), &sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
-            (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
-        }
+        simd::rotate(isa, low, high, cos, sin);
     }
 }

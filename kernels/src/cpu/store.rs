@@ -1,13 +1,14 @@
 //! From a packed `[q | k | v]` row to attention's inputs: bias, per-head norms and rotation in place, keys and values into the pages.
 
-use half::bf16;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use super::isa::Isa;
 use super::norm::{by_rows, rms_norm_in_place};
 use super::pool::Pool;
 use super::rope::Angles;
 use super::shared::SharedMut;
+use super::simd;
 use super::step::Step;
 use crate::attention::AttnGeometry;
 use crate::pages::{KvFormat, PAGE, PageLayout};
@@ -25,7 +26,16 @@ pub struct RowArgs<'a> {
 }
 
 /// Works on every row of the step; `k` and `v` are the layer's pools.
-pub fn qkv_store(pool: &Pool, step: &Step, qkv: &mut [f32], args: &RowArgs<'_>, layout: PageLayout, k: &mut [u16], v: &mut [u16]) {
+pub fn qkv_store(
+    pool: &Pool,
+    isa: Isa,
+    step: &Step,
+    qkv: &mut [f32],
+    args: &RowArgs<'_>,
+    layout: PageLayout,
+    k: &mut [u16],
+    v: &mut [u16],
+) {
     let d = args.geometry.head_dim;
     let (q_len, kv_len) = (args.geometry.heads * d, args.geometry.kv_heads * d);
     let cols = q_len + 2 * kv_len;
@@ -37,16 +47,16 @@ pub fn qkv_store(pool: &Pool, step: &Step, qkv: &mut [f32], args: &RowArgs<'_>, 
                 // SAFETY: each row belongs to one task.
                 let row = unsafe { qkv.part((seq.row + i) * cols, cols) };
                 if let Some(bias) = args.bias {
-                    row.iter_mut().zip(bias).for_each(|(x, &b)| *x += b);
+                    simd::add(isa, row, bias);
                 }
                 let (q, kv) = row.split_at_mut(q_len);
                 let (keys, values) = kv.split_at_mut(kv_len);
                 for (x, weight) in [(q, 0), (&mut *keys, 1)] {
                     for head in x.chunks_exact_mut(d) {
                         if let Some((q_norm, k_norm, eps)) = args.qk_norm {
-                            rms_norm_in_place(head, if weight == 0 { q_norm } else { k_norm }, eps);
+                            rms_norm_in_place(isa, head, if weight == 0 { q_norm } else { k_norm }, eps);
                         }
-                        args.angles.rotate(seq.row + i, head);
+                        args.angles.rotate(isa, seq.row + i, head);
                     }
                 }
                 let position = seq.start + i;
@@ -54,8 +64,8 @@ pub fn qkv_store(pool: &Pool, step: &Step, qkv: &mut [f32], args: &RowArgs<'_>, 
                     let at = layout.offset(pages[position / PAGE], h, position % PAGE);
                     // SAFETY: a position of a sequence is stored by one task; sequences do not share the pages they write.
                     unsafe {
-                        encode(layout.format, key, k.part(at, d));
-                        encode(layout.format, value, v.part(at, d));
+                        encode(isa, layout.format, key, k.part(at, d));
+                        encode(isa, layout.format, value, v.part(at, d));
                     }
                 }
             }
@@ -77,13 +87,9 @@ fn clear_tail(layout: PageLayout, pages: &[u32], start: usize, end: usize, v: Sh
 }
 
 /// Rounds to the pool's format; binary16 saturates.
-fn encode(format: KvFormat, x: &[f32], out: &mut [u16]) {
+fn encode(isa: Isa, format: KvFormat, x: &[f32], out: &mut [u16]) {
     match format {
-        KvFormat::Bf16 => {
-            for (out, &x) in out.iter_mut().zip(x) {
-                *out = bf16::from_f32(x).to_bits();
-            }
-        }
+        KvFormat::Bf16 => simd::round(isa, x, out),
         KvFormat::Fp16 => {
             let mut clamped = [0f32; 64];
             for (out, x) in out.chunks_mut(64).zip(x.chunks(64)) {

@@ -15,7 +15,7 @@ const ROWS: usize = 4;
 pub fn bf16_kernel(isa: Isa) -> Kernel<f32, u32> {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => bf16_avx2,
+        isa if isa >= Isa::Avx2 => bf16_avx2,
         _ => bf16_portable,
     }
 }
@@ -24,7 +24,7 @@ pub fn bf16_kernel(isa: Isa) -> Kernel<f32, u32> {
 pub fn fp32_kernel(isa: Isa) -> Kernel<f32, f32> {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => fp32_avx2,
+        isa if isa >= Isa::Avx2 => fp32_avx2,
         _ => fp32_portable,
     }
 }
@@ -33,7 +33,7 @@ pub fn fp32_kernel(isa: Isa) -> Kernel<f32, f32> {
 pub fn fp16_kernel(isa: Isa) -> Kernel<f32, u32> {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => fp16_avx2,
+        isa if isa >= Isa::Avx2 => fp16_avx2,
         _ => fp16_portable,
     }
 }

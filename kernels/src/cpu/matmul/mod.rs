@@ -1,21 +1,29 @@
 //! Matrix products of activations with packed weights: y = x · Wᵀ, from one row (decode) to a whole prompt.
 //!
 //! Every output element is summed over the inputs in ascending order in one accumulator, whatever the number of rows and the
-//! kernel's blocking, so a row's result does not depend on the rows beside it.
+//! kernel's blocking, so a row's result does not depend on the rows beside it; only tile kernels, which take many rows, round
+//! differently.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod generic;
 
-use half::bf16;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use amx::available as tiles_available;
 
 use super::isa::Isa;
+use super::norm::by_rows;
 use super::pool::Pool;
 use super::shared::SharedMut;
+use super::simd;
 use super::weights::{PANEL, Packed, Weights};
 
 /// Rows of activations that one task takes through a range of panels: they stay in the second-level cache.
-const ROW_BLOCK: usize = 240;
+const ROW_BLOCK: usize = 192;
+/// Rows from which tile kernels take over, and to a multiple of which their activations are padded.
+const TILE_ROWS: usize = 16;
 /// Rows from which a task takes one panel at a time.
 const MANY_ROWS: usize = 32;
 /// Most panels a task takes with few rows.
@@ -74,22 +82,35 @@ pub fn matmul(pool: &Pool, isa: Isa, inputs: Inputs, x: &[f32], w: &Weights, out
     let m = x.len() / w.cols;
     assert!(x.len() == m * w.cols && out.len() == m * w.rows, "{} inputs, {} outputs for {} × {}", x.len(), out.len(), w.rows, w.cols);
     let halves = w.padded() / 2;
-    match &w.packed {
-        Packed::Bf16(packed) if inputs == Inputs::Bfloat16 => match dot_kernel(isa) {
+    match (&w.packed, inputs) {
+        (Packed::Bf16(packed), _) if isa >= Isa::Amx && m >= TILE_ROWS => {
+            let terms = if inputs == Inputs::Float32 { 3 } else { 1 };
+            pairs(pool, isa, x, w.cols, halves, terms, &mut scratch.pairs);
+            run(pool, tile_kernel(), &scratch.pairs, terms * halves, packed, halves, w, m, out);
+        }
+        (Packed::Bf16(packed), Inputs::Bfloat16) => match dot_kernel(isa) {
             Some(kernel) => {
-                round_pairs(pool, x, w.cols, halves, &mut scratch.pairs);
+                pairs(pool, isa, x, w.cols, halves, 1, &mut scratch.pairs);
                 run(pool, kernel, &scratch.pairs, halves, packed, halves, w, m, out);
             }
             None => {
-                scratch.rounded.clear();
-                scratch.rounded.extend(x.iter().map(|&x| bf16::from_f32(x).to_f32()));
+                scratch.rounded.resize(x.len(), 0.0);
+                simd::rounded(isa, x, &mut scratch.rounded);
                 run(pool, bf16_kernel(isa), &scratch.rounded, w.cols, packed, w.cols / 2, w, m, out);
             }
         },
-        Packed::Bf16(packed) => run(pool, bf16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
-        Packed::Fp16(packed) => run(pool, generic::fp16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
-        Packed::Fp32(packed) => run(pool, generic::fp32_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
+        (Packed::Bf16(packed), Inputs::Float32) => run(pool, bf16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
+        (Packed::Fp16(packed), _) => run(pool, generic::fp16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
+        (Packed::Fp32(packed), _) => run(pool, generic::fp32_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
     }
+}
+
+/// Terms of bfloat16 activations and bfloat16 weights, in tiles; only where `Isa::Amx` was detected.
+fn tile_kernel() -> Kernel<u32, u32> {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return amx::bfloat16;
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    unreachable!("no tiles are detected here")
 }
 
 /// float32 activations, bfloat16 weights.
@@ -111,22 +132,25 @@ fn dot_kernel(isa: Isa) -> Option<Kernel<u32, u32>> {
     None
 }
 
-/// Rounds rows of `cols` to pairs of bfloat16, each padded with zeros to `halves` pairs.
-fn round_pairs(pool: &Pool, x: &[f32], cols: usize, halves: usize, out: &mut Vec<u32>) {
+/// Rows of `cols` as `terms` (1: rounded, 3: cut) bfloat16 terms one after the other, each in pairs and padded with zeros to `halves`.
+fn pairs(pool: &Pool, isa: Isa, x: &[f32], cols: usize, halves: usize, terms: usize, out: &mut Vec<u32>) {
     let rows = x.len() / cols;
-    out.resize(rows * halves, 0);
+    out.resize(rows.next_multiple_of(TILE_ROWS) * terms * halves, 0);
     let shared = SharedMut::new(out);
-    let chunk = rows.div_ceil(pool.workers()).max(8);
-    pool.run(rows.div_ceil(chunk), &|i, _| {
-        let some = chunk.min(rows - i * chunk);
-        // SAFETY: each task has its own rows.
-        let out = unsafe { shared.part(i * chunk * halves, some * halves) };
-        for (x, out) in x[i * chunk * cols..].chunks_exact(cols).zip(out.chunks_exact_mut(halves)) {
-            let (pairs, pad) = out.split_at_mut(cols / 2);
-            for (pair, x) in pairs.iter_mut().zip(x.as_chunks::<2>().0) {
-                *pair = u32::from(bf16::from_f32(x[0]).to_bits()) | u32::from(bf16::from_f32(x[1]).to_bits()) << 16;
+    by_rows(pool, rows, cols, &|first, n| {
+        for r in first..first + n {
+            // SAFETY: each row belongs to one task.
+            let out = unsafe { shared.part(r * terms * halves, terms * halves) };
+            let out: &mut [u16] = bytemuck::cast_slice_mut(out);
+            let x = &x[r * cols..(r + 1) * cols];
+            if terms == 1 {
+                simd::round(isa, x, out);
+            } else {
+                let (high, rest) = out.split_at_mut(2 * halves);
+                let (middle, low) = rest.split_at_mut(2 * halves);
+                simd::split(isa, x, high, middle, low);
             }
-            pad.fill(0);
+            out.chunks_exact_mut(2 * halves).for_each(|term| term[cols..].fill(0));
         }
     });
 }
@@ -151,12 +175,13 @@ fn run<X: Sync, W: bytemuck::Pod + Sync>(
     let w_stride = packed.len() / panels;
     let group = if m >= MANY_ROWS { 1 } else { panels.div_ceil(pool.workers() * 3).min(MOST_PANELS) };
     let groups = panels.div_ceil(group);
+    assert!(x.len() >= m * x_stride);
     let out = SharedMut::new(out);
     pool.run(m.div_ceil(ROW_BLOCK) * groups, &|task, _| {
         let (row, panel) = (task / groups * ROW_BLOCK, task % groups * group);
         let rows = ROW_BLOCK.min(m - row);
         let strip = Strip {
-            x: x[row * x_stride..(row + rows) * x_stride].as_ptr(),
+            x: x[row * x_stride..].as_ptr(),
             x_stride,
             rows,
             w: packed[panel * w_stride..(panel + group).min(panels) * w_stride].as_ptr(),
