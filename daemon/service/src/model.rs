@@ -19,7 +19,7 @@ use std::time::SystemTime;
 pub fn open(config: &Config) -> Result<Model, LoadError> {
     let failed = |reason: String| LoadError::Model { path: config.model.display().to_string(), reason };
     let checkpoint = Arc::new(Checkpoint::open(&config.model).map_err(|e| failed(e.to_string()))?);
-    let text = text::open(&config.model).map_err(failed)?;
+    let text = text::open(&config.model, checkpoint.architecture().vocab).map_err(failed)?;
     let defaults = sampling_defaults(&config.model).map_err(failed)?;
     let tables =
         Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });

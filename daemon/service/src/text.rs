@@ -1,8 +1,13 @@
 //! What the service needs of a tokenizer and a chat template, so that tests can do with bytes.
 
-use skip_client::Error;
 use skip_client::protocol::ChatMessage;
+use skip_client::{Error, ErrorKind};
 use skip_engine::detokenize::TokenText;
+use skip_engine::template::{ChatTemplate, RenderOptions, TemplateError};
+use skip_engine::tokenizer::Tokenizer;
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Text to tokens; the way back is [`TokenText`].
 pub trait TextModel: TokenText {
@@ -12,7 +17,64 @@ pub trait TextModel: TokenText {
     fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Error>;
 }
 
-/// The tokenizer and template of a checkpoint's folder.
-pub fn open(dir: &std::path::Path) -> Result<std::sync::Arc<dyn TextModel>, String> {
-    Err(format!("{}: no tokenizer is built in yet", dir.display()))
+/// The tokenizer and template of a checkpoint's folder whose embedding has `vocab` rows; the error names the file.
+pub fn open(dir: &Path, vocab: usize) -> Result<Arc<dyn TextModel>, String> {
+    let tokenizer = Tokenizer::open(dir, vocab).map_err(|e| e.to_string())?;
+    let template = ChatTemplate::open(dir).map_err(|e| e.to_string())?;
+    Ok(Arc::new(FolderText { tokenizer, template }))
+}
+
+struct FolderText {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl FolderText {
+    fn ids(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
+        self.tokenizer.encode(text, add_special).map_err(|e| Error::new(ErrorKind::InvalidRequest, e.to_string()))
+    }
+}
+
+impl TextModel for FolderText {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.ids(text, true)
+    }
+
+    fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Error> {
+        let Some(template) = &self.template else {
+            return Err(Error::new(ErrorKind::Unsupported, "the model has no chat template: use text completions").at("messages"));
+        };
+        let messages: Vec<_> = messages.iter().map(template_message).collect();
+        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let text = template.render(&messages, &options).map_err(refusal)?;
+        // The template has written the special tokens itself.
+        self.ids(&text, false)
+    }
+}
+
+impl TokenText for FolderText {
+    fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
+        self.tokenizer.token_bytes(id)
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.tokenizer.is_special(id)
+    }
+}
+
+/// As a template reads it; `developer` is what newer OpenAI clients call `system`.
+fn template_message(message: &ChatMessage) -> serde_json::Value {
+    let role = if message.role == "developer" { "system" } else { &message.role };
+    let mut fields = message.other.clone();
+    fields.insert("role".into(), role.into());
+    fields.insert("content".into(), message.content.0.as_str().into());
+    fields.into()
+}
+
+fn refusal(error: TemplateError) -> Error {
+    let param = match &error {
+        TemplateError::Message { index, field, .. } => format!("messages[{index}].{field}"),
+        _ => "messages".to_owned(),
+    };
+    Error::new(ErrorKind::InvalidRequest, error.to_string()).at(param)
 }

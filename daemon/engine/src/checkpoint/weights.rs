@@ -102,11 +102,6 @@ impl Weights {
         }
         Ok((tensor, format))
     }
-
-    /// The files in name order.
-    pub fn files(&self) -> impl Iterator<Item = (&str, &Arc<memmap2::Mmap>)> {
-        self.files.iter().map(|s| (s.name.as_str(), &s.map))
-    }
 }
 
 fn format_of(dtype: Dtype) -> Option<(WeightFormat, usize)> {

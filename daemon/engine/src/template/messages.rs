@@ -21,7 +21,7 @@ pub(super) fn flattened(index: usize, message: &Value) -> Result<Value, Template
     Ok(Value::Object(out))
 }
 
-/// The text of content parts, one after the other with a line break between.
+/// The text of content parts, one after the other.
 ///
 /// # Errors
 /// Names the first part that is not text, and its type.
@@ -36,5 +36,5 @@ pub fn flatten_content(parts: &[Value]) -> Result<String, String> {
             (None, _) => Err(format!("part {i} has no type")),
         })
         .collect::<Result<_, _>>()?;
-    Ok(texts.join("\n"))
+    Ok(texts.concat())
 }

@@ -52,7 +52,7 @@ fn qwen_renders_tool_calls_and_their_results() {
 #[test]
 fn text_parts_are_joined_and_others_refused_by_place_and_type() {
     let parts = json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
-    assert!(render(SMOLLM2, parts, &asking()).unwrap().contains("user\na\nb<|im_end|>"));
+    assert!(render(SMOLLM2, parts, &asking()).unwrap().contains("user\nab<|im_end|>"));
     let image = json!([{"role": "user", "content": "x"}, {"role": "user", "content": [{"type": "image_url"}]}]);
     let error = render(SMOLLM2, image, &asking()).unwrap_err();
     assert!(matches!(&error, TemplateError::Message { index: 1, field: "content", detail } if detail.contains("image_url")), "{error}");

@@ -6,3 +6,4 @@
 mod answers;
 mod invariance;
 mod rig;
+mod text;

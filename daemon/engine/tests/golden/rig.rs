@@ -3,6 +3,7 @@
 use skip_engine::checkpoint::Checkpoint;
 use skip_engine::decoder::{Decoder, DecoderLimits};
 use skip_engine::engine::StepModel;
+use skip_engine::tokenizer::Tokenizer;
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
 use skip_kernels::sampling::SamplingParams;
@@ -30,8 +31,8 @@ pub fn checkpoint(name: &str) -> Arc<Checkpoint> {
 
 /// The tokenizer's ids of `text`, special tokens written out.
 pub fn encode(checkpoint: &Checkpoint, text: &str) -> Vec<u32> {
-    let tokenizer = tokenizers::Tokenizer::from_file(checkpoint.dir().join("tokenizer.json")).unwrap();
-    tokenizer.encode(text, false).unwrap().get_ids().to_vec()
+    let tokenizer = Tokenizer::open(checkpoint.dir(), checkpoint.architecture().vocab).unwrap();
+    tokenizer.encode(text, false).unwrap()
 }
 
 /// A decoder and one block table for each of a few sequences.

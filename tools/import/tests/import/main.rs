@@ -1,0 +1,5 @@
+//! Imports of small GGUF files made on the spot: what comes out, and that nothing comes out of broken ones.
+
+mod broken;
+mod model;
+mod whole;
