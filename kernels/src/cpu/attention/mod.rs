@@ -2,12 +2,17 @@
 //!
 //! Dense and skipping kernels are compiled apart; a sequence without a threshold always runs the dense one, whatever else is in the batch.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod decode;
 mod isa;
 mod lanes;
 mod prefill;
 mod scratch;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
+mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

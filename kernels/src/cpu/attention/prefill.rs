@@ -1,15 +1,14 @@
 //! Prefill: one item is a tile of query rows, a KV head and some of its query heads; keys ascend and the heads share each converted tile.
 
-use super::lanes::Lanes;
 use super::scratch::{Scratch, Shared};
-use super::tile::{self, Mask, SPARE, Stats};
+use super::tile::Mask;
 use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES};
 use crate::cpu::pages::Keys;
-use crate::pages::{KvView, PAGE};
+use crate::pages::{KvFormat, KvView, PAGE};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const ROWS: usize = DEFAULT_VOTES.rows;
+pub(super) const ROWS: usize = DEFAULT_VOTES.rows;
 // a tile's keys are a page
 const _: () = assert!(DEFAULT_VOTES.keys == PAGE && ROWS == PAGE);
 
@@ -122,116 +121,138 @@ fn q_tiles(seq: &AttnSeq<'_>) -> Range<usize> {
     if seq.q_len == 0 { 0..0 } else { seq.q_start / ROWS..(seq.q_start + seq.q_len - 1) / ROWS + 1 }
 }
 
-/// Runs one item. `PANEL` = `NV` · `L::N` rows are worked on at a time.
+/// How one kind of processor does the arithmetic of an item: its packed queries, its converted tile, its accumulators.
 ///
 /// # Safety
-/// The features of `L`; `call` was checked and `item` planned from it; each item runs once.
+/// Every method needs the processor features that the implementation is written for; pages have 128 rows of `D`.
+pub(super) unsafe trait Engine<'s, const D: usize>: Sized {
+    /// Packs the item's queries and clears its accumulators.
+    unsafe fn new(call: &Prefill<'_>, item: &Item, scratch: &'s mut Scratch) -> Self;
+    /// Converts a tile of keys; rows from `keys` on count as zero whatever they hold.
+    unsafe fn load_keys(&mut self, page: &[u16], format: KvFormat, keys: usize);
+    /// Converts a tile of values, likewise.
+    unsafe fn load_values(&mut self, page: &[u16], format: KvFormat, keys: usize);
+    /// Scores of head `h` (of the item) against the loaded keys, and the rows' maxima over what `edge` lets them see.
+    unsafe fn scores(&mut self, h: usize, edge: Edge);
+    /// The maxima of the tile just scored, in bits (score · log₂e); −∞ where a row sees nothing. Rows behind the item's may hold anything.
+    fn tile_max(&self) -> &[f32];
+    /// The running maxima of head `h`.
+    fn row_max(&self, h: usize) -> &[f32];
+    /// Takes the tile just scored into the sums and accumulators of head `h`.
+    unsafe fn accumulate(&mut self, h: usize, edge: Edge);
+    /// Writes the `count` rows of head `h` through `Rows::write`.
+    unsafe fn finish(&mut self, h: usize, rows: &mut Rows<'_>, count: usize);
+}
+
+/// Which rows of an item see which keys of a tile.
+#[derive(Clone, Copy)]
+pub(super) struct Edge {
+    /// For row 0.
+    mask: Mask,
+    /// Rows of the item.
+    pub rows: usize,
+    /// Keys of the tile that exist.
+    pub keys: usize,
+}
+
+impl Edge {
+    /// The mask of the rows from `row` on.
+    pub(super) fn mask_at(&self, row: usize) -> Mask {
+        Mask { first: self.mask.first + row as isize, ..self.mask }
+    }
+}
+
+/// Query rows to read and output rows to write, of one head of an item.
+pub(super) struct Rows<'a> {
+    call: &'a Prefill<'a>,
+    first: usize,
+    head: usize,
+}
+
+impl Prefill<'_> {
+    /// Rows of head `h` of the item.
+    pub(super) fn rows(&self, item: &Item, h: usize) -> Rows<'_> {
+        Rows { call: self, first: self.seqs[item.seq].row + item.rows.start, head: item.heads.start + h }
+    }
+
+    /// Factor from q·k to bits.
+    pub(super) fn scale(&self) -> f32 {
+        (f64::from(self.geometry.scale) * std::f64::consts::LOG2_E) as f32
+    }
+}
+
+impl Rows<'_> {
+    /// Query row `r`.
+    pub(super) fn query<const D: usize>(&self, r: usize) -> &[f32] {
+        let at = (self.first + r) * self.call.q_stride + self.head * D;
+        &self.call.q[at..at + D]
+    }
+
+    /// Output row `r`: `fill` gets the place and 1 / sum; a row that saw nothing is zero, its log-sum-exp −∞.
+    #[inline(always)]
+    pub(super) fn write<const D: usize>(&mut self, r: usize, row_max: f32, sum: f32, fill: impl FnOnce(&mut [f32], f32)) {
+        let at = (self.first + r) * self.call.geometry.heads + self.head;
+        let some = sum > 0.0;
+        // SAFETY: a row and head of the output belong to one item.
+        let out = unsafe { self.call.out.part(at * D..(at + 1) * D) };
+        fill(out, if some { 1.0 / sum } else { 0.0 });
+        if let Some(lse) = self.call.lse {
+            let value = if some { row_max * std::f32::consts::LN_2 + sum.ln() } else { f32::NEG_INFINITY };
+            // SAFETY: as above.
+            unsafe { lse.part(at..at + 1)[0] = value };
+        }
+    }
+}
+
+/// Runs one item.
+///
+/// # Safety
+/// The features of `E`; `call` was checked and `item` planned from it; each item runs once.
 #[inline(always)]
-pub(super) unsafe fn run<L: Lanes, const D: usize, const SKIP: bool, const NV: usize, const PANEL: usize>(
+pub(super) unsafe fn run<'s, E: Engine<'s, D>, const D: usize, const SKIP: bool>(
     call: &Prefill<'_>,
     item: &Item,
-    scratch: &mut Scratch,
+    scratch: &'s mut Scratch,
 ) {
-    const { assert!(PANEL == NV * L::N && ROWS.is_multiple_of(PANEL) && D.is_multiple_of(PANEL)) };
     let seq = &call.seqs[item.seq];
-    let (heads, rows) = (item.heads.len(), item.rows.len());
-    let panels = rows.div_ceil(PANEL);
-    let first = seq.q_start + item.rows.start;
-    let [k, v, scores, q, acc, row_max, sum, tile_max, alpha] = scratch.parts([
-        (PAGE + SPARE) * D,
-        (PAGE + SPARE) * D,
-        (PAGE + SPARE) * ROWS,
-        heads * ROWS * D,
-        heads * ROWS * D,
-        heads * ROWS,
-        heads * ROWS,
-        ROWS,
-        ROWS,
-    ]);
-    acc.fill(0.0);
-    sum.fill(0.0);
-    row_max.fill(f32::NEG_INFINITY);
-    for (h, q) in q.chunks_exact_mut(ROWS * D).enumerate() {
-        pack::<D, PANEL>(call, seq.row + item.rows.start, rows, item.heads.start + h, q);
-    }
+    let rows = item.rows.len();
+    let first = (seq.q_start + item.rows.start) as isize;
+    let window = call.geometry.window.map_or(isize::MAX / 2, |w| w.min(isize::MAX as usize / 2) as isize);
     let cache = Keys::new(&call.kv, seq, item.kv_head);
     let format = call.kv.layout.format;
     let threshold = item.ln_lambda.map_or(f32::NEG_INFINITY, |l| l * std::f32::consts::LOG2_E);
-    let score_panel = (PAGE + SPARE) * PANEL;
     let (mut votes, mut skipped) = (0, 0);
-    for b in item.k_tiles.clone() {
-        let keys = PAGE.min(seq.kv_len - b * PAGE);
-        // SAFETY: a page has 128 rows of D; the buffers have 128 + SPARE.
-        unsafe { tile::convert::<L, D>(cache.k_page(b).as_ptr(), format, keys, k.as_mut_ptr()) };
-        let mut have_values = false;
-        for h in 0..heads {
-            tile_max.fill(f32::NEG_INFINITY);
-            let mut reach = [0; ROWS];
-            for panel in 0..panels {
-                let here = PANEL.min(rows - panel * PANEL);
-                let mask = Mask {
-                    first: (first + panel * PANEL) as isize - (b * PAGE) as isize,
-                    window: call.geometry.window.map_or(isize::MAX / 2, |w| w.min(isize::MAX as usize / 2) as isize),
-                };
-                reach[panel] = mask.reach(here, keys);
-                let s = &mut scores[panel * score_panel..(panel + 1) * score_panel];
-                let q = &q[h * ROWS * D + panel * PANEL * D..][..PANEL * D];
-                let top = &mut tile_max[panel * PANEL..(panel + 1) * PANEL];
-                // SAFETY: sizes as `scores` asks, by the slices above.
-                unsafe {
-                    if keys == PAGE && mask.is_open(here, PAGE) {
-                        tile::scores::<L, D, NV, true>(PAGE, k.as_ptr(), q.as_ptr(), s.as_mut_ptr(), top.as_mut_ptr());
-                    } else {
-                        tile::scores::<L, D, NV, false>(reach[panel], k.as_ptr(), q.as_ptr(), s.as_mut_ptr(), top.as_mut_ptr());
-                        let s = std::slice::from_raw_parts_mut(s.as_mut_ptr().cast::<[f32; PANEL]>(), reach[panel]);
-                        tile::mask::<PANEL>(mask, s, &mut *top.as_mut_ptr().cast::<[f32; PANEL]>());
-                    }
+    // SAFETY: the caller's contract; pages come from the cache, whole.
+    unsafe {
+        let mut engine = E::new(call, item, scratch);
+        for b in item.k_tiles.clone() {
+            let keys = PAGE.min(seq.kv_len - b * PAGE);
+            let edge = Edge { mask: Mask { first: first - (b * PAGE) as isize, window }, rows, keys };
+            engine.load_keys(cache.k_page(b), format, keys);
+            let mut have_values = false;
+            for h in 0..item.heads.len() {
+                engine.scores(h, edge);
+                let keep = !SKIP || votes_to_keep(&engine.tile_max()[..rows], &engine.row_max(h)[..rows], threshold);
+                record(call, item, h, b, keep);
+                votes += 1;
+                if !keep {
+                    skipped += 1;
+                    continue;
                 }
-            }
-            let row_max = &mut row_max[h * ROWS..(h + 1) * ROWS];
-            let keep = !SKIP || votes_to_keep(&tile_max[..rows], &row_max[..rows], threshold);
-            if let Some(kept) = call.kept.as_ref() {
-                let tiles = q_tiles(seq);
-                let line = (item.heads.start + h) * tiles.len() + item.tile - tiles.start;
-                let at = line * seq.kv_len.div_ceil(PAGE) + b;
-                // SAFETY: one byte that belongs to this item's head and tile alone.
-                unsafe { kept[item.seq].part(at..at + 1)[0] = u8::from(keep) };
-            }
-            votes += 1;
-            if !keep {
-                skipped += 1;
-                continue;
-            }
-            if !have_values {
-                have_values = true;
-                // SAFETY: as for K.
-                unsafe { tile::convert::<L, D>(cache.v_page(b).as_ptr(), format, keys, v.as_mut_ptr()) };
-            }
-            for panel in (0..panels).filter(|&p| reach[p] > 0) {
-                let at = panel * PANEL;
-                let s = &mut scores[panel * score_panel..(panel + 1) * score_panel];
-                let acc = &mut acc[(h * ROWS + at) * D..][..PANEL * D];
-                let stats = Stats {
-                    row_max: row_max[at..at + PANEL].as_mut_ptr(),
-                    sum: sum[h * ROWS + at..][..PANEL].as_mut_ptr(),
-                    tile_max: tile_max[at..at + PANEL].as_ptr(),
-                    alpha: alpha[at..at + PANEL].as_mut_ptr(),
-                };
-                // SAFETY: `reach` keys of scores and values, PANEL statistics and rows, by the slices above.
-                unsafe {
-                    tile::exponentials::<L, NV>(reach[panel], s.as_mut_ptr(), stats);
-                    tile::weigh::<L, D, NV>(reach[panel], s.as_ptr(), v.as_ptr(), stats.alpha, acc.as_mut_ptr());
+                if !have_values {
+                    have_values = true;
+                    engine.load_values(cache.v_page(b), format, keys);
                 }
+                engine.accumulate(h, edge);
             }
+        }
+        for h in 0..item.heads.len() {
+            engine.finish(h, &mut call.rows(item, h), rows);
         }
     }
     if SKIP {
         call.tallies[item.seq][0].fetch_add(votes, Ordering::Relaxed);
         call.tallies[item.seq][1].fetch_add(skipped, Ordering::Relaxed);
-    }
-    for h in 0..heads {
-        let at = h * ROWS..h * ROWS + rows;
-        write::<D>(call, item, item.heads.start + h, &acc[at.start * D..at.end * D], &row_max[at.clone()], &sum[at]);
     }
 }
 
@@ -242,38 +263,14 @@ fn votes_to_keep(tile_max: &[f32], row_max: &[f32], threshold: f32) -> bool {
     tile_max.iter().zip(row_max).fold(false, |keep, (&t, &m)| keep | ((t > f32::NEG_INFINITY) & (t - m >= threshold)))
 }
 
-/// Packs a head's query rows for `tile::scores`: `[panel][D][PANEL]`, in bits; missing rows are zero.
-#[inline(always)]
-fn pack<const D: usize, const PANEL: usize>(call: &Prefill<'_>, first: usize, rows: usize, head: usize, out: &mut [f32]) {
-    let scale = (f64::from(call.geometry.scale) * std::f64::consts::LOG2_E) as f32;
-    for (panel, out) in out.chunks_exact_mut(D * PANEL).enumerate() {
-        for r in 0..PANEL {
-            let row = panel * PANEL + r;
-            let at = (first + row) * call.q_stride + head * D;
-            for i in 0..D {
-                out[i * PANEL + r] = if row < rows { call.q[at + i] * scale } else { 0.0 };
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn write<const D: usize>(call: &Prefill<'_>, item: &Item, head: usize, acc: &[f32], row_max: &[f32], sum: &[f32]) {
-    let heads = call.geometry.heads;
-    let first = call.seqs[item.seq].row + item.rows.start;
-    for (r, acc) in acc.chunks_exact(D).enumerate() {
-        let at = (first + r) * heads + head;
-        let some = sum[r] > 0.0;
-        let inverse = if some { 1.0 / sum[r] } else { 0.0 };
-        // SAFETY: a row and head of the output belong to one item.
-        let out = unsafe { call.out.part(at * D..(at + 1) * D) };
-        for (out, a) in out.iter_mut().zip(acc) {
-            *out = a * inverse;
-        }
-        if let Some(lse) = call.lse {
-            let value = if some { row_max[r] * std::f32::consts::LN_2 + sum[r].ln() } else { f32::NEG_INFINITY };
-            // SAFETY: as above.
-            unsafe { lse.part(at..at + 1)[0] = value };
-        }
+/// Notes the vote on tile `b` of the item's head `h`, where votes are wanted.
+fn record(call: &Prefill<'_>, item: &Item, h: usize, b: usize, keep: bool) {
+    if let Some(kept) = &call.kept {
+        let seq = &call.seqs[item.seq];
+        let tiles = q_tiles(seq);
+        let line = (item.heads.start + h) * tiles.len() + item.tile - tiles.start;
+        let at = line * seq.kv_len.div_ceil(PAGE) + b;
+        // SAFETY: one byte that belongs to this item's head and tile alone.
+        unsafe { kept[item.seq].part(at..at + 1)[0] = u8::from(keep) };
     }
 }
