@@ -197,7 +197,7 @@ pub fn run(who: Who, g: &AttnGeometry, format: KvFormat, seqs: &[Sequence], pool
     Ok(answers)
 }
 
-/// Votes exactly, outputs and log-sum-exp to float32 rounding.
+/// Votes exactly; outputs and log-sum-exp to float32 rounding, with room for tile products, which leave out what is below 2⁻¹⁶ of a product.
 #[track_caller]
 pub fn assert_same(a: &Answer, b: &Answer, what: &str) {
     assert_eq!(a.kept, b.kept, "{what}: votes");
@@ -206,7 +206,7 @@ pub fn assert_same(a: &Answer, b: &Answer, what: &str) {
     let norm: f64 = b.out.iter().map(|b| f64::from(*b).powi(2)).sum();
     assert!(error.sqrt() <= 1e-5 * norm.sqrt(), "{what}: output error {:e}", (error / norm).sqrt());
     for (a, b) in a.lse.iter().zip(&b.lse) {
-        assert!(a == b || (a - b).abs() <= 2e-5, "{what}: log-sum-exp {a} and {b}");
+        assert!(a == b || (a - b).abs() <= 5e-5, "{what}: log-sum-exp {a} and {b}");
     }
 }
 
