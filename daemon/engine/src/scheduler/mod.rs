@@ -187,6 +187,8 @@ impl Scheduler {
 
     /// Ends the requests of a step that could not be run.
     pub fn fail(&mut self, plan: &Plan, detail: &str, now: Instant, events: &mut Vec<Event>) {
+        // It may have been a table that could not be put in place: all of them once more, before any later one.
+        self.uploads.splice(0..0, plan.uploads.iter().cloned());
         let of_step = |id| plan.seqs.iter().any(|s| s.id == id);
         self.end_where(now, events, |id, _| of_step(id).then(|| (FinishReason::Error, Some(detail.to_owned()))));
     }

@@ -256,6 +256,18 @@ fn equal_tables_share_a_slot_and_a_free_slot_is_used_again() {
 }
 
 #[test]
+fn tables_of_a_failed_step_are_put_in_place_again() {
+    let mut rig = Rig::new(64, 8);
+    rig.scheduler.set_tables(TableSet { prefill: Some(table(2.0)), decode: None });
+    rig.submit(request(1, 40, 2));
+    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+    rig.scheduler.fail(&plan, "no room", rig.now, &mut rig.events);
+    rig.submit(request(1, 40, 2));
+    assert_eq!(rig.step().uploads.len(), 1);
+    rig.run();
+}
+
+#[test]
 fn the_vote_length_is_the_whole_prompt_in_every_chunk_and_the_keys_there_are_in_decode() {
     let mut rig = Rig::new(64, 8);
     rig.submit(request(1, 300, 3));
