@@ -3,8 +3,10 @@
 use crate::answers::models;
 use crate::rig::checkpoint;
 use serde_json::{Value, json};
+use skip_engine::detokenize::TextStream;
 use skip_engine::template::{ChatTemplate, RenderOptions};
 use skip_engine::tokenizer::Tokenizer;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn tokenizer(model: &str) -> Tokenizer {
@@ -15,10 +17,13 @@ fn tokenizer(model: &str) -> Tokenizer {
 #[test]
 fn prompts_and_answers_have_the_recorded_ids_and_text() {
     for (model, golden) in models() {
-        let tokenizer = tokenizer(model);
+        let tokenizer = Arc::new(tokenizer(model));
         for (name, case) in &golden.cases {
             assert_eq!(tokenizer.encode(&case.prompt, true).unwrap(), case.prompt_ids, "{model} {name}");
             assert_eq!(tokenizer.decode(&case.greedy_ids, false), case.greedy_text, "{model} {name}");
+            let mut stream = TextStream::new(tokenizer.clone(), &[], false);
+            let streamed: String = case.greedy_ids.iter().map(|&id| stream.push(id).text).collect();
+            assert_eq!(streamed + &stream.finish().text, case.greedy_text, "{model} {name}");
         }
     }
 }
