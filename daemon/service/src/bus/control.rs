@@ -197,7 +197,7 @@ impl Properties {
         variant::to_dict(&pending)
     }
 
-    /// By name. Two moments' dictionaries differ where a signal is due; a deadline that the clock's reading moved by a millisecond is the same one.
+    /// By name.
     pub fn dict(&self) -> Vec<(&'static str, Variant<'static>)> {
         let side = |side: &Side| {
             let Side { tier, table, decided_by, version, .. } = side.clone();

@@ -150,7 +150,7 @@ impl Manager {
         Ok(())
     }
 
-    #[zbus(property)]
+    #[zbus(property(emits_changed_signal = "const"))]
     fn version(&self) -> String {
         self.properties().version
     }

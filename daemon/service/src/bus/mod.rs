@@ -26,7 +26,7 @@ use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use zbus::Connection;
-use zbus::fdo::{DBusProxy, NameOwnerChangedStream};
+use zbus::fdo::{DBusProxy, NameOwnerChangedStream, RequestNameFlags};
 
 /// Between attempts to join a bus that went away.
 const RETRY: Duration = Duration::from_secs(1);
@@ -86,7 +86,8 @@ pub async fn join(daemon: &Arc<Daemon>) -> Result<Option<Joined>, JoinError> {
     // Watched before the first call can come in, so that no leaving is missed.
     let proxy = DBusProxy::new(&connection).await.map_err(no_bus)?;
     let leaving = proxy.receive_name_owner_changed().await.map_err(no_bus)?;
-    connection.request_name(BUS_NAME).await.map_err(|error| match error {
+    // zbus would let another process replace us; a second daemon is to be told that there is one.
+    connection.request_name_with_flags(BUS_NAME, RequestNameFlags::DO_NOT_QUEUE).await.map_err(|error| match error {
         zbus::Error::NameTaken => JoinError::NameTaken(bus.clone()),
         source => JoinError::NameRefused { bus: bus.clone(), source },
     })?;
@@ -109,7 +110,9 @@ impl Joined {
                 () = stopped(&mut stopping) => {
                     requests.idle().await;
                     drop(tasks);
-                    connection.graceful_shutdown().await;
+                    if let Err(error) = connection.close().await {
+                        tracing::debug!(%error, "the bus was left without a word");
+                    }
                     return;
                 }
                 () = connection.closed() => {}

@@ -32,7 +32,7 @@ fn daemon_on(address: String) -> Arc<Daemon> {
     let mut config = testing::config(std::path::Path::new("/nowhere/socket"));
     config.bus = Bus::Address(address);
     // A group that exists everywhere and that nobody is in by chance.
-    config.group = "nogroup".into();
+    config.group = "games".into();
     Arc::new(Daemon::new(config, Instant::now()))
 }
 
@@ -300,7 +300,7 @@ async fn outsiders_see_the_state_members_generate_and_neither_sets_tables() {
     }
     let world = World::new(Duration::ZERO).await;
     let as_user = |groups: &'static str, args: &'static [&'static str]| {
-        let user = ["setpriv", "--reuid=65533", "--regid=65533", groups, "busctl", "--address=BUS"];
+        let user = ["setpriv", "--reuid=nobody", "--regid=nogroup", groups, "busctl", "--address=BUS"];
         let command: Vec<&str> = user.iter().chain(args).copied().collect();
         let world = &world;
         async move { world.bus.run(&command).await }
@@ -308,14 +308,14 @@ async fn outsiders_see_the_state_members_generate_and_neither_sets_tables() {
     let state = &["get-property", BUS_NAME, OBJECT_PATH, MANAGER_INTERFACE, "State"];
     let generate = &["call", BUS_NAME, OBJECT_PATH, MANAGER_INTERFACE, "Generate", "sa{sv}", "hi", "1", "max_tokens", "u", "2"];
     let set = &["call", BUS_NAME, OBJECT_PATH, TABLES_INTERFACE, "SetTable", "ssa{sv}", "prefill", "none", "0"];
-    let (outsider, member) = ("--clear-groups", "--groups=65534");
+    let (outsider, member) = ("--clear-groups", "--groups=games");
     for who in [outsider, member] {
         assert_eq!(as_user(who, state).await.unwrap(), "s \"ready\"\n");
         let refused = as_user(who, set).await.unwrap_err();
-        assert!(refused.contains("uid 65533 may not control skipd"), "{refused}");
+        assert!(refused.contains("uid 65534 may not control skipd"), "{refused}");
     }
     let refused = as_user(outsider, generate).await.unwrap_err();
-    assert!(refused.contains("members of group nogroup may"), "{refused}");
+    assert!(refused.contains("members of group games may"), "{refused}");
     let started = as_user(member, generate).await.unwrap();
     assert!(started.starts_with("oh \"/org/skipd/Skipd1/request/"), "{started}");
 }
@@ -342,8 +342,10 @@ async fn the_introspection_is_the_one_in_the_tree() {
 
 /// Our own interfaces of an introspection, in name order.
 fn interfaces(xml: &str) -> String {
-    let mut found: Vec<&str> =
-        xml.split_inclusive("</interface>\n").filter_map(|part| part.find("<interface name=\"org.skipd.").map(|at| &part[at..])).collect();
+    // Child objects, such as requests, come after the interfaces.
+    let own = xml.split("<node name=").next().unwrap_or_default();
+    let parts = own.split_inclusive("</interface>\n");
+    let mut found: Vec<&str> = parts.filter_map(|part| part.find("<interface name=\"org.skipd.").map(|at| &part[at..])).collect();
     found.sort();
     found.iter().map(|interface| format!("  {interface}")).collect()
 }

@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub baseline: PerPhase<SkipCounters>,
     /// Drift alarms that stand.
     pub alarms: PerPhase<Option<Alarm>>,
+    /// The running trial's deadline, by both clocks; read once, so that all who look see one time.
+    pub deadline: Option<(Instant, u64)>,
 }
 
 impl Snapshot {
@@ -32,7 +34,16 @@ impl Snapshot {
     pub fn new(store: Store) -> Self {
         let decisions = store.decide();
         let set = table_set(&decisions, &TableSet::default());
-        Self { store, decisions, set, version: PerPhase::default(), baseline: PerPhase::default(), alarms: PerPhase::default() }
+        let (version, baseline, alarms) = Default::default();
+        Self { store, decisions, set, version, baseline, alarms, deadline: None }
+    }
+
+    /// Follows the trial's deadline.
+    pub fn note_deadline(&mut self) {
+        let deadline = self.store.retarget().trial().map(|t| t.deadline());
+        if deadline != self.deadline.map(|(known, _)| known) {
+            self.deadline = deadline.map(|at| (at, unix_ms(at)));
+        }
     }
 
     /// Both phases; `engine` knows the measured shares.
@@ -80,7 +91,6 @@ impl Snapshot {
     fn pending(&self, phase: Phase) -> Option<Pending> {
         let trial = self.store.retarget().trial().filter(|t| t.covers(phase))?;
         let remaining = trial.deadline().saturating_duration_since(Instant::now());
-        let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + remaining;
         let before = self.store.before_trial(phase)?;
         let previous = match (&before.tier, named(&before, None)) {
             (Some(tier), Some(_)) => Some(tier.to_string()),
@@ -89,7 +99,7 @@ impl Snapshot {
         };
         Some(Pending {
             remaining_ms: millis(remaining.as_millis()),
-            deadline_unix_ms: millis(deadline.as_millis()),
+            deadline_unix_ms: self.deadline.map_or_else(|| unix_ms(trial.deadline()), |(_, ms)| ms),
             previous,
             persist: trial.persists(phase),
         })
@@ -138,6 +148,12 @@ fn decided_by(origin: Origin) -> DecidedBy {
     }
 }
 
+/// A moment to come, by the wall clock.
+fn unix_ms(at: Instant) -> u64 {
+    let ahead = at.saturating_duration_since(Instant::now());
+    millis((SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + ahead).as_millis())
+}
+
 fn millis(ms: u128) -> u64 {
     u64::try_from(ms).unwrap_or(u64::MAX)
 }
@@ -153,7 +169,11 @@ pub fn log(snapshot: &Snapshot) {
         };
         tracing::info!(%phase, decided_by = %decision.decided_by, location = decision.location, "table in force: {what}");
         for notice in &decision.notices {
-            tracing::warn!(%phase, "{notice}");
+            match notice {
+                // What a calibrated table is expected to say of itself.
+                Notice::DenseBins { .. } | Notice::DenseBeyond(_) => tracing::info!(%phase, "{notice}"),
+                notice => tracing::warn!(%phase, "{notice}"),
+            }
         }
     }
 }
