@@ -8,8 +8,8 @@ use std::fmt;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Instructions a rendering may take: about 20 an output fragment, so a thousand messages take well under a million.
-const FUEL: u64 = 20_000_000;
+/// Work a rendering may take: one unit an instruction or 64 bytes of text handled. A thousand messages of a thousand bytes take about 100,000.
+const FUEL: u64 = 2_000_000;
 /// Longest rendering, in bytes.
 const MAX_OUTPUT: usize = 64 << 20;
 

@@ -78,7 +78,7 @@ fn special_tokens_and_extra_variables_reach_the_template() {
     let specials = special_tokens(json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null}).as_object().unwrap());
     let template = ChatTemplate::compile("{{ bos_token }}{{ eos_token }}{{ mood }}{{ pad_token is defined }}".into(), specials).unwrap();
     let options = RenderOptions { extra: Map::from_iter([("mood".into(), json!("calm"))]), ..Default::default() };
-    assert_eq!(template.render(&[], &options).unwrap(), "<s></s>calmfalse");
+    assert_eq!(template.render(&[], &options).unwrap(), "<s></s>calmFalse");
 }
 
 #[test]
