@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let pool = Pool::new(args.threads);
     let isa = match &args.isa {
-        None => Isa::best(),
+        None => Isa::detect(),
         Some(name) => match Isa::available().into_iter().find(|isa| isa.name() == name) {
             Some(isa) => isa,
             None => anyhow::bail!("{name}: this processor has {:?}", Isa::available()),

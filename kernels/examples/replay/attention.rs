@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use half::{bf16, f16};
 use serde::Deserialize;
 use skip_kernels::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES, SkipCounters, VoteGeometry};
-use skip_kernels::cpu::{self, pool::Pool, reference};
+use skip_kernels::cpu::{self, attention::Isa, pool::Pool, reference};
 use skip_kernels::pages::{KvView, PageLayout};
 use skip_kernels::{KvFormat, PAGE, ScaleTable};
 
@@ -76,27 +76,30 @@ struct Answer {
     mass_share: Vec<f64>,
 }
 
-pub fn replay(case: &CaseFile<'_>, pool: &Pool) -> Result<Replayed> {
+/// Runs the scalar reference and, where they have the geometry, the kernels of every instruction set in `sets`; the first set's fp16 cache gives
+/// the result.
+pub fn replay(case: &CaseFile<'_>, pool: &Pool, sets: &[Isa]) -> Result<Replayed> {
     let problem = Problem::read(case)?;
     let mut result = Replayed::new(case);
-    let reference = problem.run(KvFormat::Fp16, "scalar", pool)?;
+    let reference = problem.run(KvFormat::Fp16, None, pool)?;
     problem.compare(case, "scalar", &reference, &mut result)?;
     let mut answer = &reference;
     let mut simd = Vec::new();
     if cpu::attention::has_kernel(&problem.geometry) && problem.votes == DEFAULT_VOTES {
-        for format in [KvFormat::Fp16, KvFormat::Bf16] {
-            simd.push((format, problem.run(format, "simd", pool)?));
+        for isa in sets {
+            for format in [KvFormat::Fp16, KvFormat::Bf16] {
+                simd.push((format!("{} {}", isa.name(), format.name()), problem.run(format, Some(*isa), pool)?));
+            }
         }
     }
-    for (format, other) in &simd {
-        let name = format!("simd {}", format.name());
-        problem.compare(case, &name, other, &mut result)?;
-        problem.agree(&name, &reference, other, &mut result);
+    for (name, other) in &simd {
+        problem.compare(case, name, other, &mut result)?;
+        problem.agree(name, &reference, other, &mut result);
     }
-    if let Some((_, fp16)) = simd.first() {
-        answer = fp16;
+    if let Some((_, best)) = simd.first() {
+        answer = best;
     } else {
-        result.lines.push("simd has no kernel of this geometry".into());
+        result.lines.push("SIMD has no kernel of this geometry".into());
     }
     let width = [problem.rows, problem.geometry.heads, problem.geometry.head_dim];
     result.push("out", &width, &answer.out);
@@ -174,7 +177,7 @@ impl Problem {
         vec![self.geometry.heads, tiles, s.kv_len.div_ceil(self.votes.keys)]
     }
 
-    fn run(&self, format: KvFormat, implementation: &str, pool: &Pool) -> Result<Answer> {
+    fn run(&self, format: KvFormat, isa: Option<Isa>, pool: &Pool) -> Result<Answer> {
         let layout = PageLayout { kv_heads: self.geometry.kv_heads, head_dim: self.geometry.head_dim, format };
         let pages: usize = self.seqs.iter().map(|s| s.kv_len.div_ceil(PAGE)).sum();
         let order = shuffled(pages + 3);
@@ -233,20 +236,20 @@ impl Problem {
             kept: Some(&mut answer.kept),
             counters: &mut counters,
         };
-        match (implementation, self.decode) {
-            ("scalar", false) => reference::prefill(&mut call, &self.votes)?,
-            ("scalar", true) => reference::decode(&mut call, &self.votes)?,
-            (_, false) => cpu::attention::prefill(&mut call, pool)?,
-            (_, true) => cpu::attention::decode(&mut call, pool)?,
+        match (isa, self.decode) {
+            (None, false) => reference::prefill(&mut call, &self.votes)?,
+            (None, true) => reference::decode(&mut call, &self.votes)?,
+            (Some(isa), false) => cpu::attention::prefill_on(isa, &mut call, pool)?,
+            (Some(isa), true) => cpu::attention::decode_on(isa, &mut call, pool)?,
         }
-        if implementation == "scalar" {
+        if isa.is_none() {
             let kept = call.kept.take().map(|k| k.to_vec()).unwrap_or_default();
             answer.mass_share =
                 kept.iter().enumerate().map(|(i, kept)| reference::mass_share(&call, i, kept, &self.votes, self.decode)).collect();
         }
         for (i, (counters, kept)) in counters.iter().zip(&answer.kept).enumerate() {
             let skips = kept.iter().filter(|&&k| k == 0).count() as u64;
-            ensure!(counters.skipped == skips, "{implementation}: sequence {i} counts {} skips and votes {skips}", counters.skipped);
+            ensure!(counters.skipped == skips, "{isa:?}: sequence {i} counts {} skips and votes {skips}", counters.skipped);
         }
         Ok(answer)
     }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use case::CaseFile;
 use clap::Parser;
 use result::Replayed;
+use skip_kernels::cpu::{attention::Isa, pool::Pool};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -25,6 +26,9 @@ struct Args {
     /// Write outputs, votes, codes and selections here, under the names of the case files and their tensors.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Also run the kernels of every lesser instruction set that this processor has.
+    #[arg(long)]
+    all_sets: bool,
     /// Threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -58,12 +62,17 @@ fn run(args: &Args) -> Result<bool> {
     if let Some(out) = &args.out {
         std::fs::create_dir_all(out).with_context(|| format!("{}", out.display()))?;
     }
-    let pool = skip_kernels::cpu::pool::Pool::new(args.threads);
-    println!("cpu, {} thread(s), {}", pool.workers(), skip_kernels::cpu::attention::kernel_set());
+    let pool = Pool::new(args.threads);
+    let mut sets = Isa::available();
+    if !args.all_sets {
+        sets.truncate(1);
+    }
+    let names: Vec<&str> = sets.iter().map(|isa| isa.name()).collect();
+    println!("cpu, {} thread(s), scalar and {}", pool.workers(), names.join(", "));
     let (mut agreed, mut checked, mut failed, mut later) = (0, 0, 0, 0);
     for file in &files {
         let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        match replay(file, args.out.as_deref(), &pool) {
+        match replay(file, args.out.as_deref(), &pool, &sets) {
             Ok(None) => {
                 later += 1;
                 println!("{name}: not yet");
@@ -92,11 +101,11 @@ fn run(args: &Args) -> Result<bool> {
 }
 
 /// None for kinds that are not built yet.
-fn replay(file: &Path, out: Option<&Path>, pool: &skip_kernels::cpu::pool::Pool) -> Result<Option<Replayed>> {
+fn replay(file: &Path, out: Option<&Path>, pool: &Pool, sets: &[Isa]) -> Result<Option<Replayed>> {
     let bytes = std::fs::read(file).with_context(|| format!("{}", file.display()))?;
     let replayed = CaseFile::parse(&bytes).and_then(|case| {
         Ok(match case.kind() {
-            "prefill" | "decode" => Some(attention::replay(&case, pool)?),
+            "prefill" | "decode" => Some(attention::replay(&case, pool, sets)?),
             "nvfp4" => Some(rows::nvfp4(&case)?),
             "select" => Some(rows::select(&case)?),
             "select_tail" => Some(rows::select_tail(&case)?),

@@ -43,6 +43,12 @@ impl Isa {
         Isa::Portable
     }
 
+    /// All that this processor has, best first.
+    pub fn available() -> Vec<Self> {
+        let best = Self::detect();
+        [Isa::Amx, Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|&isa| isa <= best).collect()
+    }
+
     /// The name in status.
     pub fn name(self) -> &'static str {
         match self {

@@ -54,7 +54,7 @@ pub fn everyone() -> Vec<Who> {
 }
 
 pub fn best() -> Who {
-    Who::Simd(Isa::best())
+    Who::Simd(Isa::detect())
 }
 
 pub fn geometry(heads: usize, kv_heads: usize, head_dim: usize) -> AttnGeometry {

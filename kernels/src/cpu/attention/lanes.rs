@@ -147,7 +147,7 @@ mod tests {
         let mut sets: Vec<Set> = vec![("portable", exp2_all::<Portable>)];
         #[cfg(target_arch = "x86_64")]
         {
-            use super::super::{isa::Isa, x86};
+            use super::super::{Isa, x86};
             if Isa::available().contains(&Isa::Avx2) {
                 sets.push(("avx2", exp2_all::<x86::Avx2>));
             }

@@ -5,9 +5,10 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod decode;
-mod isa;
+mod kernels;
 mod lanes;
 mod prefill;
+mod runs;
 mod scratch;
 mod tile;
 #[cfg(target_arch = "x86_64")]
@@ -16,36 +17,43 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use super::isa::Isa;
 use super::pool::Pool;
 use super::reference;
 use crate::attention::{AttnCall, AttnGeometry, DEFAULT_VOTES, SkipCounters};
 use crate::backend::KernelError;
-pub use isa::Isa;
 
 /// Attention of prompt chunks: any `q_len`, votes per 128×128 tile and head.
 pub fn prefill(call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
-    prefill_on(Isa::best(), call, pool)
+    prefill_on(best(), call, pool)
 }
 
 /// Attention of one query token a sequence: votes per run of 32 keys and KV head, against the true row maximum.
 pub fn decode(call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
-    decode_on(Isa::best(), call, pool)
+    decode_on(best(), call, pool)
 }
 
 /// Whether SIMD kernels are built for this geometry; others run on the scalar reference, slowly.
 pub fn has_kernel(geometry: &AttnGeometry) -> bool {
-    isa::HEAD_DIMS.contains(&geometry.head_dim)
+    kernels::HEAD_DIMS.contains(&geometry.head_dim)
 }
 
 /// The instruction set in use, in words.
 pub fn kernel_set() -> &'static str {
-    Isa::best().name()
+    best().name()
+}
+
+/// The best instruction set, looked up once.
+fn best() -> Isa {
+    static BEST: std::sync::OnceLock<Isa> = std::sync::OnceLock::new();
+    *BEST.get_or_init(Isa::detect)
 }
 
 /// `prefill` with a given instruction set, which must be one of `Isa::available`.
 pub fn prefill_on(isa: Isa, call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
     call.check()?;
-    let (Some(dense), Some(skip)) = (isa.prefill(call.geometry.head_dim, false), isa.prefill(call.geometry.head_dim, true)) else {
+    let d = call.geometry.head_dim;
+    let (Some(dense), Some(skip)) = (kernels::prefill(isa, d, false), kernels::prefill(isa, d, true)) else {
         return reference::prefill(call, &DEFAULT_VOTES);
     };
     let shared = prefill::Prefill::new(call);
@@ -68,7 +76,7 @@ pub fn decode_on(isa: Isa, call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), K
     if let Some(seq) = call.seqs.iter().find(|s| s.q_len != 1) {
         return Err(KernelError::Invalid(format!("attention: {} rows in a decode sequence", seq.q_len)));
     }
-    let Some(kernels) = isa.decode(call.geometry.head_dim) else {
+    let Some(kernels) = kernels::decode(isa, call.geometry.head_dim) else {
         return reference::decode(call, &DEFAULT_VOTES);
     };
     let (groups, items, sizes) = decode::plan(call);
