@@ -128,7 +128,8 @@ impl Problem {
             (true, _, Some(run)) => VoteGeometry { run: run.keys, ..DEFAULT_VOTES },
             _ => anyhow::bail!("a {} case without its vote geometry", fields.kind),
         };
-        ensure!(votes.rows > 0 && votes.keys > 0 && votes.run > 0, "empty vote geometry");
+        let sizes = [votes.rows, votes.keys, votes.run];
+        ensure!(sizes.iter().all(|&s| (1..=1 << 16).contains(&s)), "vote geometry {sizes:?} is out of range");
         let geometry = AttnGeometry {
             heads: fields.heads,
             kv_heads: fields.kv_heads,

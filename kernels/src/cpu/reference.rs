@@ -110,7 +110,8 @@ fn prefill_tile(call: &mut AttnCall<'_>, seq: &AttnSeq<'_>, head: usize, rows: R
     let mut row_max = vec![NEG; rows.len()];
     let mut denominator = vec![0.0f64; rows.len()];
     let mut acc = vec![0.0f64; rows.len() * d];
-    let mut scores = vec![NEG; rows.len() * keys];
+    let width = keys.min(seq.kv_len);
+    let mut scores = vec![NEG; rows.len() * width];
     let mut tile_max = vec![NEG; rows.len()];
     for (b, kept) in kept.iter_mut().enumerate() {
         let tile = b * keys..((b + 1) * keys).min(seq.kv_len);
@@ -120,7 +121,7 @@ fn prefill_tile(call: &mut AttnCall<'_>, seq: &AttnSeq<'_>, head: usize, rows: R
             let sees = visible(seq.q_start + row, call.geometry.window);
             for key in tile.start.max(sees.start)..tile.end.min(sees.end) {
                 let s = cache.score(query(call, seq.row + row, head), key, call.geometry.scale);
-                scores[r * keys + key - tile.start] = s;
+                scores[r * width + key - tile.start] = s;
                 tile_max[r] = tile_max[r].max(s);
             }
         }
@@ -142,7 +143,7 @@ fn prefill_tile(call: &mut AttnCall<'_>, seq: &AttnSeq<'_>, head: usize, rows: R
             let acc = &mut acc[r * d..(r + 1) * d];
             acc.iter_mut().for_each(|x| *x *= alpha);
             for key in tile.clone() {
-                let s = scores[r * keys + key - tile.start];
+                let s = scores[r * width + key - tile.start];
                 if s > NEG {
                     let p = (s - new).exp();
                     denominator[r] += p;
