@@ -256,8 +256,8 @@ impl Backend for CpuBackend {
         check(self.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
         self.angles.prepare(&self.step, args.rope);
         let qk_norm = args.qk_norm.map(|(q, k, eps)| (q.as_slice(), k.as_slice(), eps));
-        let row = RowArgs { geometry: g, bias: args.bias.map(Vec::as_slice), qk_norm, angles: &self.angles };
-        qkv_store(&self.pool, self.isa, &self.step, qkv.rows_mut(rows), &row, pool.layout, &mut pool.k, &mut pool.v);
+        let row = RowArgs { isa: self.isa, geometry: g, bias: args.bias.map(Vec::as_slice), qk_norm, angles: &self.angles };
+        qkv_store(&self.pool, &self.step, qkv.rows_mut(rows), &row, pool.layout, &mut pool.k, &mut pool.v);
         Ok(())
     }
 

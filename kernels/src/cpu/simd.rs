@@ -74,7 +74,7 @@ wide! {
 
     /// out = GELU(gate) · up, tanh form: 0.5 · (1 + tanh u) = σ(2u).
     pub fn gelu_tanh(gate: &[f32], up: &[f32], out: &mut [f32]) {
-        const FACTOR: f32 = 1.595_769_1; // 2 · √(2/π)
+        const FACTOR: f32 = 1.595_769; // 2 · √(2/π)
         for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
             let u = FACTOR * (gate + 0.044_715 * gate * gate * gate);
             *out = gate / (1.0 + exp(-u)) * up;

@@ -15,6 +15,8 @@ use crate::pages::{KvFormat, PAGE, PageLayout};
 
 /// What is done to a row.
 pub struct RowArgs<'a> {
+    /// Instructions to use.
+    pub isa: Isa,
     /// Heads.
     pub geometry: AttnGeometry,
     /// Bias of the packed row.
@@ -26,16 +28,8 @@ pub struct RowArgs<'a> {
 }
 
 /// Works on every row of the step; `k` and `v` are the layer's pools.
-pub fn qkv_store(
-    pool: &Pool,
-    isa: Isa,
-    step: &Step,
-    qkv: &mut [f32],
-    args: &RowArgs<'_>,
-    layout: PageLayout,
-    k: &mut [u16],
-    v: &mut [u16],
-) {
+pub fn qkv_store(pool: &Pool, step: &Step, qkv: &mut [f32], args: &RowArgs<'_>, layout: PageLayout, k: &mut [u16], v: &mut [u16]) {
+    let isa = args.isa;
     let d = args.geometry.head_dim;
     let (q_len, kv_len) = (args.geometry.heads * d, args.geometry.kv_heads * d);
     let cols = q_len + 2 * kv_len;

@@ -1,15 +1,18 @@
-//! Tile kernels (AMX) over packed bfloat16 weights, for many rows: a block of 32 rows × 32 features stays in four tile registers.
+//! Tile kernel (AMX) over packed bfloat16 weights, from one row to many: a block of up to 32 rows × 32 features stays in four registers.
 //!
 //! Activations come as one or more bfloat16 terms that add up to them; three terms carry a float32 whole, so float32 activations
 //! cost three tile products, not another kernel. The compiler knows no tile registers, hence the assembly.
 
 use std::arch::asm;
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 use super::Strip;
 use crate::cpu::weights::PANEL;
 
 /// Rows of a tile; also pairs of inputs.
 const TILE: usize = 16;
+/// Weights asked for ahead of their use: 2 KiB, which the hardware's own prefetch does not reach across pages.
+const AHEAD: usize = 512;
 
 /// Asks the system for tile registers; false where the processor or the system has none to give.
 pub fn available() -> bool {
@@ -26,7 +29,7 @@ pub fn available() -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
 
-/// Tile shapes: all eight of 16 rows × 64 bytes.
+/// Tile shapes, as the processor reads them.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -36,21 +39,24 @@ struct Config {
     rows: [u8; 16],
 }
 
-static CONFIG: Config = {
-    let (mut bytes, mut rows) = ([0; 16], [0; 16]);
-    let mut tile = 0;
-    while tile < 8 {
-        (bytes[tile], rows[tile]) = (64, TILE as u8);
-        tile += 1;
+impl Config {
+    /// Sums in tiles 0 to 3, activations in 4 and 5 (`rows` of them), weights in 6 and 7.
+    fn new(rows: usize) -> Self {
+        let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
+        for tile in 0..8 {
+            config.bytes[tile] = 64;
+            config.rows[tile] = if tile < 6 { rows.min(TILE) as u8 } else { TILE as u8 };
+        }
+        config
     }
-    Config { palette: 1, start_row: 0, reserved: [0; 14], bytes, rows }
-};
+}
 
 /// bfloat16 terms of activations, in pairs: a row holds its terms one after the other, `pairs` pairs each, a multiple of 16; rows behind
 /// the last up to a multiple of 16 may be read (and come to nothing).
 pub unsafe fn bfloat16(strip: Strip<u32, u32>) {
-    // SAFETY: `available` said yes; the shapes are palette 1's largest.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly)) };
+    let config = Config::new(strip.rows);
+    // SAFETY: `available` said yes; the shapes are within palette 1's.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
     for panel in 0..strip.cols.div_ceil(PANEL) {
         let mut row = 0;
         while row < strip.rows {
@@ -76,7 +82,7 @@ unsafe fn block<const BOTH: bool>(strip: &Strip<u32, u32>, panel: usize, row: us
     let x_bytes = strip.x_stride * size_of::<u32>();
     let x = strip.x.wrapping_add(row * strip.x_stride);
     let w = strip.w.wrapping_add(panel * strip.w_stride);
-    // SAFETY (all of the assembly): tiles are configured; loads stay within the rows and the panel, stores within `to`, whose rows
+    // SAFETY: all of the assembly: tiles are configured; loads stay within the rows and the panel, stores within `to`, whose rows
     // are `stride` bytes apart. Tile registers live from block to block: nothing else in the program uses them.
     unsafe {
         asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem));
@@ -84,6 +90,11 @@ unsafe fn block<const BOTH: bool>(strip: &Strip<u32, u32>, panel: usize, row: us
             asm!("tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
         }
         for pair in (0..strip.pairs).step_by(TILE) {
+            if row == 0 {
+                for line in (0..TILE * PANEL).step_by(16) {
+                    _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(pair * PANEL + AHEAD + line).cast());
+                }
+            }
             asm!(
                 "tileloadd tmm6, [{w} + {stride}]",
                 "tileloadd tmm7, [{w} + {stride} + 64]",
@@ -110,7 +121,8 @@ unsafe fn block<const BOTH: bool>(strip: &Strip<u32, u32>, panel: usize, row: us
         let rows = (strip.rows - row).min(if BOTH { 2 * TILE } else { TILE });
         let cols = (strip.cols - panel * PANEL).min(PANEL);
         let out = strip.out.wrapping_add(row * strip.out_stride + panel * PANEL);
-        if rows % TILE == 0 && cols == PANEL {
+        // With fewer rows than a tile has, tiles have no more.
+        if (rows % TILE == 0 || strip.rows < TILE) && cols == PANEL {
             store::<BOTH>(out, strip.out_stride);
         } else {
             let mut whole = [0f32; 2 * TILE * PANEL];

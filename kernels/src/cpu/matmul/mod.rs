@@ -1,8 +1,7 @@
 //! Matrix products of activations with packed weights: y = x · Wᵀ, from one row (decode) to a whole prompt.
 //!
 //! Every output element is summed over the inputs in ascending order in one accumulator, whatever the number of rows and the
-//! kernel's blocking, so a row's result does not depend on the rows beside it; only tile kernels, which take many rows, round
-//! differently.
+//! kernel's blocking, so a row's result does not depend on the rows beside it.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -22,7 +21,7 @@ use super::weights::{PANEL, Packed, Weights};
 
 /// Rows of activations that one task takes through a range of panels: they stay in the second-level cache.
 const ROW_BLOCK: usize = 192;
-/// Rows from which tile kernels take over, and to a multiple of which their activations are padded.
+/// Tile kernels read rows up to a multiple of this.
 const TILE_ROWS: usize = 16;
 /// Rows from which a task takes one panel at a time.
 const MANY_ROWS: usize = 32;
@@ -83,7 +82,7 @@ pub fn matmul(pool: &Pool, isa: Isa, inputs: Inputs, x: &[f32], w: &Weights, out
     assert!(x.len() == m * w.cols && out.len() == m * w.rows, "{} inputs, {} outputs for {} × {}", x.len(), out.len(), w.rows, w.cols);
     let halves = w.padded() / 2;
     match (&w.packed, inputs) {
-        (Packed::Bf16(packed), _) if isa >= Isa::Amx && m >= TILE_ROWS => {
+        (Packed::Bf16(packed), _) if isa >= Isa::Amx => {
             let terms = if inputs == Inputs::Float32 { 3 } else { 1 };
             pairs(pool, isa, x, w.cols, halves, terms, &mut scratch.pairs);
             run(pool, tile_kernel(), &scratch.pairs, terms * halves, packed, halves, w, m, out);
@@ -135,7 +134,10 @@ fn dot_kernel(isa: Isa) -> Option<Kernel<u32, u32>> {
 /// Rows of `cols` as `terms` (1: rounded, 3: cut) bfloat16 terms one after the other, each in pairs and padded with zeros to `halves`.
 fn pairs(pool: &Pool, isa: Isa, x: &[f32], cols: usize, halves: usize, terms: usize, out: &mut Vec<u32>) {
     let rows = x.len() / cols;
-    out.resize(rows.next_multiple_of(TILE_ROWS) * terms * halves, 0);
+    let len = rows.next_multiple_of(TILE_ROWS) * terms * halves;
+    if out.len() < len {
+        out.resize(len, 0);
+    }
     let shared = SharedMut::new(out);
     by_rows(pool, rows, cols, &|first, n| {
         for r in first..first + n {
