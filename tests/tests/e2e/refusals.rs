@@ -106,6 +106,7 @@ fn what_would_change_the_output_is_refused_not_ignored() {
         body[field] = value;
         refused(CHAT, body.to_string(), 400, "unsupported_parameter", Some(field));
     }
+    refused(TEXT, r#"{"prompt": "a", "echo": true}"#, 400, "unsupported_parameter", Some("echo"));
 }
 
 #[test]

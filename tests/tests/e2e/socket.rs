@@ -121,14 +121,6 @@ fn the_answer_has_as_many_tokens_as_asked_where_its_end_is_ignored() {
 }
 
 #[test]
-fn echo_repeats_the_prompt() {
-    let http = Daemon::shared().http();
-    let plain = http.post(TEXT, completion("Sea water is", 6).to_string()).unwrap().expect(200).unwrap();
-    let echoed = http.post(TEXT, with(completion("Sea water is", 6), json!({"echo": true}))).unwrap().expect(200).unwrap();
-    assert_eq!(text(&echoed), format!("Sea water is{}", text(&plain)));
-}
-
-#[test]
 fn fields_that_are_ignored_are_named() {
     let http = Daemon::shared().http();
     let answer = http.post(CHAT, with(question(2), json!({"store": true, "metadata": {"a": "b"}}))).unwrap();
