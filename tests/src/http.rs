@@ -65,9 +65,12 @@ impl Http {
 
     fn curl(&self, path: &str, args: &[&str]) -> Result<Response> {
         let url = format!("http://localhost{path}");
-        let output =
-            run(Command::new("curl").args(["-sS", "-i", "-N", "--max-time", "55", "--unix-socket"]).arg(&self.socket).args(args).arg(url))?
-                .ok()?;
+        let output = run(Command::new("curl")
+            .args(["-sS", "-i", "-N", "--max-time", "170", "--unix-socket"])
+            .arg(&self.socket)
+            .args(args)
+            .arg(url))?
+        .ok()?;
         // An interim answer (100 Continue, sent for large bodies) comes before the real one.
         let mut rest = output.as_str();
         loop {
@@ -89,7 +92,7 @@ impl Http {
     /// The daemon cannot be reached.
     pub fn open(&self, path: &str, body: &str) -> Result<Stream> {
         let mut socket = UnixStream::connect(&self.socket)?;
-        socket.set_read_timeout(Some(Duration::from_secs(55)))?;
+        socket.set_read_timeout(Some(Duration::from_secs(170)))?;
         let length = body.len();
         write!(
             socket,

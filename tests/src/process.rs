@@ -105,7 +105,7 @@ impl Output {
     }
 }
 
-/// Runs a command to its end, killing it after a minute.
+/// Runs a command to its end, killing it after three minutes.
 ///
 /// # Errors
 /// It cannot be started, or takes longer.
@@ -122,7 +122,7 @@ pub fn run(command: &mut Command) -> Result<Output> {
     };
     let stdout = read(child.stdout.take().map(|p| Box::new(p) as _));
     let stderr = read(child.stderr.take().map(|p| Box::new(p) as _));
-    let status = eventually(Duration::from_secs(60), &name, || Ok(child.try_wait()?)).inspect_err(|_| {
+    let status = eventually(Duration::from_secs(180), &name, || Ok(child.try_wait()?)).inspect_err(|_| {
         let _ = child.kill();
     })?;
     let text = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default();

@@ -77,14 +77,18 @@ fn a_client_that_vanishes_frees_its_pages() {
 #[test]
 fn a_deadline_ends_a_request_with_its_reason() {
     let http = Daemon::shared().http();
-    let mut body =
-        json!({"prompt": "Hello", "max_tokens": 8000, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}});
-    body["skipd"] = json!({"deadline_ms": 700});
+    let mut body = json!({"prompt": "Hello", "max_tokens": 8000, "ignore_eos": true, "stream": true});
+    body["skipd"] = json!({"deadline_ms": 3000});
     let start = Instant::now();
     let events = http.open(TEXT, &body.to_string()).unwrap().rest().unwrap();
-    let reasons: Vec<_> = events.iter().map(|e| &e["choices"][0]["finish_reason"]).filter(|r| !r.is_null()).collect();
-    assert_eq!(reasons, ["deadline"]);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(crate::ends(&events), ["deadline"]);
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+
+    // Over before the first token: an error instead of an answer.
+    let mut hopeless = completion(&prose(3000), 8);
+    hopeless["skipd"] = json!({"deadline_ms": 1});
+    let answer = http.post(TEXT, hopeless.to_string()).unwrap();
+    assert!(answer.status >= 400 && answer.body.contains("deadline"), "{answer:?}");
     Daemon::shared().assert_alive().unwrap();
 }
 

@@ -44,3 +44,8 @@ fn streamed_text(events: &[Value]) -> String {
     let pieces = events.iter().filter_map(|e| e["choices"][0]["text"].as_str().or_else(|| e["choices"][0]["delta"]["content"].as_str()));
     pieces.collect()
 }
+
+/// How a streamed answer ended: reasons and error codes. There must be exactly one, whatever happened.
+fn ends(events: &[Value]) -> Vec<&str> {
+    events.iter().filter_map(|e| e["choices"][0]["finish_reason"].as_str().or(e["error"]["code"].as_str())).collect()
+}
