@@ -58,7 +58,7 @@ impl Opened {
     pub fn serve(self, engine: EngineHandle, on_drift: OnDrift) -> Tables {
         let paths = self.snapshot.store.paths().clone();
         let hashing = (!paths.checkpoint.as_os_str().is_empty()).then(|| tokio::task::spawn_blocking(move || paths.digest()));
-        view::log(&self.snapshot);
+        view::log(&self.snapshot, Phase::ALL);
         let (publish, snapshot) = watch::channel(Arc::new(self.snapshot));
         let (commands, inbox) = mpsc::channel(COMMANDS);
         tokio::spawn(Owner::new(engine.clone(), publish, hashing, on_drift).run(inbox));

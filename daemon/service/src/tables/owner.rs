@@ -149,9 +149,7 @@ impl Owner {
         (self.snapshot.store, self.snapshot.decisions, self.snapshot.set) = (store, decisions, set);
         self.snapshot.note_deadline();
         self.publish.send_replace(Arc::new(self.snapshot.clone()));
-        if Phase::ALL.iter().any(|&phase| changed[phase]) {
-            view::log(&self.snapshot);
-        }
+        view::log(&self.snapshot, Phase::ALL.into_iter().filter(|&phase| changed[phase]));
         Ok(())
     }
 

@@ -158,9 +158,9 @@ fn millis(ms: u128) -> u64 {
     u64::try_from(ms).unwrap_or(u64::MAX)
 }
 
-/// Tells the log which tables are in force, and what is to be known of them.
-pub fn log(snapshot: &Snapshot) {
-    for phase in Phase::ALL {
+/// Tells the log which tables are in force in these phases, and what is to be known of them.
+pub fn log(snapshot: &Snapshot, phases: impl IntoIterator<Item = Phase>) {
+    for phase in phases {
         let decision = &snapshot.decisions[phase];
         let what = match (&decision.table, decision.tier) {
             (None, _) => "dense".to_owned(),
