@@ -104,7 +104,8 @@ impl SseParser {
             && let Ok(body) = serde_json::from_str::<ErrorBody>(data)
         {
             self.finished = true;
-            return Err(body.into_error(500));
+            self.ready.push_back(early_end(body.into_error(500))?);
+            return Ok(());
         }
         let chunk: Chunk =
             serde_json::from_str(data).map_err(|error| Error::new(ErrorKind::Protocol, format!("a chunk is not understood: {error}")))?;
@@ -123,6 +124,13 @@ impl SseParser {
         }
         Ok(())
     }
+}
+
+/// The end that an error event stands for: with the counts it carries it is a terminal event, without it is the error alone.
+fn early_end(mut error: Error) -> Result<StreamEvent, Error> {
+    let Some(usage) = error.details.get("usage").and_then(|usage| Usage::deserialize(usage).ok()) else { return Err(error) };
+    error.details.shift_remove("usage");
+    Ok(StreamEvent::Finished { reason: FinishReason::of_error(error.kind), usage, error: Some(error) })
 }
 
 /// The parallel lists of a text completion as entries.
@@ -202,6 +210,17 @@ mod tests {
             panic!("{events:?}")
         };
         assert_eq!(error.kind, ErrorKind::Deadline);
+    }
+
+    #[test]
+    fn an_error_event_with_counts_is_a_terminal_event() {
+        let stream = "data: {\"error\":{\"message\":\"late\",\"type\":\"server_error\",\"code\":\"deadline_exceeded\",\
+                      \"details\":{\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4}}}}\n\n";
+        let events = parse(stream, 9).unwrap();
+        let [StreamEvent::Finished { reason: FinishReason::Deadline, usage, error: Some(error) }] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!((usage.total_tokens, error.message.as_str(), error.details.len()), (4, "late", 0));
     }
 
     #[test]

@@ -41,6 +41,18 @@ impl FinishReason {
         }
     }
 
+    /// The reason that an error's kind amounts to.
+    pub fn of_error(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Cancelled => FinishReason::Cancelled,
+            ErrorKind::Deadline => FinishReason::Deadline,
+            ErrorKind::SlowReader => FinishReason::SlowReader,
+            ErrorKind::Shutdown => FinishReason::Shutdown,
+            ErrorKind::DeviceFault => FinishReason::DeviceFault,
+            _ => FinishReason::Error,
+        }
+    }
+
     /// None where the answer is whole as asked; otherwise the error it amounts to.
     pub fn error_kind(self) -> Option<ErrorKind> {
         match self {
