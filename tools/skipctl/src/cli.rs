@@ -5,20 +5,23 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Where help lists what every command takes.
+const GLOBAL: &str = "Connection and output";
+
 /// Talks to skipd, the daemon that answers long prompts with skip-softmax attention.
 #[derive(Debug, Parser)]
 #[command(name = "skipctl", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
     /// The daemon's socket; default: $SKIPD_SOCKET, /run/skipd/skipd.sock, $XDG_RUNTIME_DIR/skipd.sock
-    #[arg(long, value_name = "PATH", global = true, conflicts_with = "bus", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", global = true, help_heading = GLOBAL, conflicts_with = "bus", value_hint = ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
 
     /// Talk over a bus instead: `system`, `session`, or an address such as unix:path=/run/bus
-    #[arg(long, value_name = "BUS", global = true)]
+    #[arg(long, value_name = "BUS", global = true, help_heading = GLOBAL)]
     pub bus: Option<String>,
 
     /// Print JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
 
     #[command(subcommand)]
@@ -194,7 +197,7 @@ pub struct SetTable {
     #[arg(value_enum)]
     pub phase: PhaseArg,
 
-    /// A tier (50%), `none` for dense, a table file, or a table as JSON
+    /// A tier (50%), `none` for dense, a table file, a table as JSON, or `auto` to let the files decide again
     pub selector: String,
 
     /// Keep it over restarts

@@ -49,12 +49,13 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// `0.8 ms`, `812 ms`, `3.21 s`.
+/// `0.8 ms`, `812 ms`, `13.21 s`, `184 s`.
 pub fn milliseconds(ms: f64) -> String {
     match ms {
         ms if ms < 10.0 => format!("{ms:.1} ms"),
         ms if ms < 1e4 => format!("{ms:.0} ms"),
-        ms => format!("{:.2} s", ms / 1e3),
+        ms if ms < 1e5 => format!("{:.2} s", ms / 1e3),
+        ms => format!("{:.0} s", ms / 1e3),
     }
 }
 
@@ -135,7 +136,7 @@ pub fn table(table: &PhaseTable) -> String {
     }
     if let Some(pending) = &table.pending {
         let back = pending.previous.as_deref().unwrap_or("dense");
-        let left = milliseconds(pending.remaining_ms as f64);
+        let left = span(Duration::from_millis(pending.remaining_ms));
         add("on trial", format!("back to {back} in {left} unless `skipctl confirm`"));
     }
     for notice in &table.notices {
@@ -176,7 +177,7 @@ fn tier_row(phase: &str, tier: &Tier) -> Vec<String> {
         remarks.push("never reached".to_owned());
     } else if !tier.unreached_bins.is_empty() {
         let bins: Vec<String> = tier.unreached_bins.iter().map(u32::to_string).collect();
-        remarks.push(format!("dense from {} (not reached)", bins.join(", ")));
+        remarks.push(format!("not reached, so dense, in the bins from {}", bins.join(", ")));
     }
     vec![
         phase.to_owned(),

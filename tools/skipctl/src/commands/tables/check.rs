@@ -4,7 +4,7 @@ use crate::commands::Context;
 use crate::failure::Failure;
 use crate::output::columns;
 use serde::Serialize;
-use skip_tables::{Deployed, Digest, Document, Phase, PhaseTables, ScaleTable, Source, TableFile, Target, admit, is_reached};
+use skip_tables::{Deployed, Digest, Document, Phase, PhaseTables, ScaleTable, Source, TableFile, Target, Weights, admit, is_reached};
 use std::path::Path;
 
 /// What was found; one line a table.
@@ -42,8 +42,8 @@ pub fn run(context: &Context, path: &Path, checkpoint: Option<&Path>) -> Result<
     let bytes = std::fs::read(path).map_err(|error| Failure::Io(place.clone(), error))?;
     let document = Document::parse(&bytes).map_err(|error| Failure::Table(format!("{place}: {error}")))?;
     let weights = match checkpoint {
-        Some(dir) => Some(Digest::of_checkpoint(dir).map_err(|error| Failure::Io(dir.display().to_string(), error))?),
-        None => None,
+        Some(dir) => Weights::Known(Digest::of_checkpoint(dir).map_err(|error| Failure::Io(dir.display().to_string(), error))?),
+        None => Weights::Unchecked,
     };
     let mut report = Report { file: place.clone(), tables: Vec::new(), refusals: Vec::new(), notices: Vec::new() };
     match document {

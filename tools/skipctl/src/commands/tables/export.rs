@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output;
 use skip_client::protocol::{DecidedBy, PhaseTable};
 use skip_tables::{
-    Decision, Origin, Override, PerPhase, Phase, ScaleTable, Source, Sources, TableFile, Target, export, replace_file, resolve,
+    Decision, Origin, Override, PerPhase, Phase, ScaleTable, Source, Sources, TableFile, Target, Weights, export, replace_file, resolve,
 };
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ fn of_config(path: &Path, config: &str) -> Result<PerPhase<Option<Decision>>, Fa
     let place = path.display().to_string();
     let file = TableFile::parse(config.as_bytes()).map_err(|error| Failure::Table(format!("{place}: {error}")))?;
     let sources = Sources { checkpoint: Source { place, file }, ..Sources::default() };
-    Ok(PerPhase::from_fn(|phase| Some(resolve(phase, &sources, &Target::portable(None)))))
+    Ok(PerPhase::from_fn(|phase| Some(resolve(phase, &sources, &Target::portable(Weights::Unchecked)))))
 }
 
 async fn of_daemon(context: &Context) -> Result<PerPhase<Option<Decision>>, Failure> {
