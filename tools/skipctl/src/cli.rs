@@ -142,7 +142,7 @@ pub struct Options {
     pub ignore_eos: bool,
 
     /// With --json: log-probabilities, with this many alternatives a token
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N")]
     pub logprobs: Option<u8>,
 
     /// Scheduling class

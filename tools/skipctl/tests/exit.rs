@@ -1,4 +1,5 @@
 //! Exit codes and messages, with no daemon and with one made of canned bytes.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -88,7 +89,13 @@ fn errors_are_json_where_asked_for() {
 
 #[test]
 fn wrong_usage_exits_2() {
-    for args in [&["no-such-command"][..], &["set-table", "middle", "50%"], &["--socket", "a", "--bus", "b", "status"], &[]] {
+    for args in [
+        &["no-such-command"][..],
+        &["set-table", "middle", "50%"],
+        &["--socket", "a", "--bus", "b", "status"],
+        &["generate", "--logprobs", "1", "x"],
+        &[],
+    ] {
         assert_eq!(code(&skipctl().args(args).output().unwrap()), Some(2), "{args:?}");
     }
 }
@@ -168,7 +175,7 @@ fn a_whole_answer_is_json_where_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     daemon(&socket, STREAM);
-    let output = skipctl().arg("--socket").arg(&socket).args(["chat", "--json", "hi"]).output().unwrap();
+    let output = skipctl().arg("--socket").arg(&socket).args(["--json", "chat", "--logprobs", "2", "hi"]).output().unwrap();
     assert_eq!(code(&output), Some(0), "{}", err(&output));
     let whole: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&whole["text"], &whole["finish_reason"], &whole["usage"]["total_tokens"]), (&"Paris.".into(), &"stop".into(), &7.into()));

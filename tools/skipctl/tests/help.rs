@@ -1,4 +1,5 @@
 //! The help of every command, as snapshots; and that man pages and completions come from the same definition.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::process::Command;
 

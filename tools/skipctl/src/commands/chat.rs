@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Stdin};
 use tokio::signal::ctrl_c;
 
 pub async fn run(context: &Context, args: Chat) -> Result<(), Failure> {
-    let options = options::generation(&args.options)?;
+    let options = options::generation(&args.options, context.json)?;
     let mut history: Vec<ChatMessage> = args.system.iter().map(|text| ChatMessage::new("system", text)).collect();
     let message = match &args.message {
         Some(text) if text != "-" => Some(text.clone()),

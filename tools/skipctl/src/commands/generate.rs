@@ -16,7 +16,7 @@ pub async fn run(context: &Context, args: Generate) -> Result<(), Failure> {
         }
         (None, None) => stdin()?,
     };
-    let options = options::generation(&args.options)?;
+    let options = options::generation(&args.options, context.json)?;
     let client = context.connect().await?;
     let generation = client.complete(prompt).options(options).send().await?;
     stream::show(context, generation, &args.options).await.map(drop)

@@ -25,8 +25,12 @@ impl From<Priority> for protocol::Priority {
     }
 }
 
-/// The request's options.
-pub fn generation(options: &Options) -> Result<GenerationOptions, Failure> {
+/// The request's options; `json` is how the answer will be printed.
+pub fn generation(options: &Options, json: bool) -> Result<GenerationOptions, Failure> {
+    // Not left to clap, which does not see an option of every command that stands before the command.
+    if options.logprobs.is_some() && !json {
+        return Err(Failure::Usage("--logprobs needs --json".into()));
+    }
     let table = |text: &Option<String>| text.as_deref().map(selector).transpose();
     let tables = RequestTables { prefill: table(&options.prefill_table)?, decode: table(&options.decode_table)? };
     let own = SkipdOptions {
