@@ -38,14 +38,12 @@ impl Routes {
         route.broken
     }
 
-    /// Delivers the terminal event, its count without what was lost; gives the reason it ended with.
-    pub fn finish(&mut self, id: RequestId, mut finished: Finished) -> Option<FinishReason> {
+    /// Closes a request's route; gives the terminal event as its reader shall see it (its count without what was lost), to be sent once
+    /// the statistics show the end too.
+    pub fn close(&mut self, id: RequestId, mut finished: Finished) -> Option<(oneshot::Sender<Finished>, Finished)> {
         let route = self.open.remove(&id)?;
         finished.usage.completion_tokens = finished.usage.completion_tokens.saturating_sub(route.lost);
         finished.reason = route.broken.unwrap_or(finished.reason);
-        let reason = finished.reason;
-        // A reader that went away has no use for it.
-        let _ = route.finished.send(finished);
-        Some(reason)
+        Some((route.finished, finished))
     }
 }

@@ -90,8 +90,8 @@ impl<'a> Loop<'a> {
             }
             let plan = self.scheduler.plan(Instant::now(), &mut self.events);
             self.dispatch();
+            self.publish(|_| {});
             if plan.seqs.is_empty() {
-                self.publish(|_| {});
                 continue;
             }
             let began = Instant::now();
@@ -101,8 +101,8 @@ impl<'a> Loop<'a> {
                 Ok(()) => {
                     let elapsed = now - began;
                     self.scheduler.complete(&plan, &report, elapsed, now, &mut self.events);
-                    self.dispatch();
                     self.count(&plan, &report, elapsed);
+                    self.dispatch();
                 }
                 // Nothing has moved; what was cancelled leaves, the rest is planned again.
                 Err(KernelError::Aborted) => {}
@@ -178,8 +178,10 @@ impl<'a> Loop<'a> {
                         Some(reason) => self.scheduler.cancel(id, reason, Instant::now(), &mut self.events),
                     },
                     Event::Finished(id, finished) => {
-                        if let Some(reason) = self.routes.finish(id, finished) {
-                            self.shared.update_status(|status| status.count_finished(reason));
+                        if let Some((reader, finished)) = self.routes.close(id, finished) {
+                            self.publish(|status| status.count_finished(finished.reason));
+                            // A reader that went away has no use for it.
+                            let _ = reader.send(finished);
                         }
                     }
                 }
