@@ -160,7 +160,7 @@ pub trait Backend: Send + 'static {
 
     /// Uploads what differs from step to step. Rows of the step: the sequences' tokens, concatenated.
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError>;
-    /// out[r] = table[token[r]] · scale.
+    /// Row r of `out` is row `token[r]` of the table, times `scale`.
     fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
     /// out = x / rms(x) · w.
     fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, eps: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;

@@ -81,7 +81,7 @@ fn a_deadline_ends_a_request_with_its_reason() {
     body["skipd"] = json!({"deadline_ms": 3000});
     let start = Instant::now();
     let events = http.open(TEXT, &body.to_string()).unwrap().rest().unwrap();
-    assert_eq!(crate::ends(&events), ["deadline"]);
+    assert_eq!(crate::ends(&events), ["deadline_exceeded"]);
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 
     // Over before the first token: an error instead of an answer.

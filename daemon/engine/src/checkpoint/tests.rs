@@ -287,7 +287,7 @@ fn a_missing_tensor_is_named() {
 }
 
 #[test]
-fn a_mis_shaped_tensor_is_named_with_both_shapes() {
+fn a_wrongly_shaped_tensor_is_named_with_both_shapes() {
     let mut folder = Folder::new();
     folder.shapes.insert("model.layers.0.self_attn.k_proj.weight".into(), vec![8, 4]);
     let error = folder.error();

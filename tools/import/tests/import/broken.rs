@@ -127,7 +127,7 @@ fn unsupported_kinds_are_refused_by_name() {
 }
 
 #[test]
-fn missing_foreign_and_mis_shaped_tensors_are_named() {
+fn missing_foreign_and_wrongly_shaped_tensors_are_named() {
     let named = |gguf: Gguf, tensor: &str| {
         let error = refused(&gguf.bytes());
         assert!(matches!(&error, ImportError::Tensor { name, .. } if name == tensor), "{error}");
