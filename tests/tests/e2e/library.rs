@@ -47,7 +47,8 @@ async fn errors_are_typed_alike() {
     }
 }
 
-#[tokio::test]
+// Several threads: the client hangs up in a task of its own, while this one waits.
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_generation_is_cancelled() {
     let daemon = Daemon::start(Options::default()).unwrap();
     for client in both(&daemon).await {
