@@ -19,14 +19,16 @@ use std::time::SystemTime;
 pub fn open(config: &Config) -> Result<Model, LoadError> {
     let failed = |reason: String| LoadError::Model { path: config.model.display().to_string(), reason };
     let checkpoint = Arc::new(Checkpoint::open(&config.model).map_err(|e| failed(e.to_string()))?);
-    let text = text::open(&config.model, checkpoint.architecture().vocab).map_err(failed)?;
     let defaults = sampling_defaults(&config.model).map_err(failed)?;
     let tables =
         Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });
     let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
     let options = engine_options(config, tables.in_force());
-    let (family, layers) = (checkpoint.architecture().family.name(), checkpoint.architecture().layers as u32);
+    let architecture = checkpoint.architecture();
+    let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
     let engine = Engine::start(options, &config.model_name, checkpoint, move || Ok(CpuBackend::new(cpu)));
+    // The vocabulary is parsed while the engine's thread reads the weights.
+    let text = text::open(&config.model, vocabulary).map_err(failed).inspect_err(|_| engine.shutdown())?;
     let tables = tables.serve(engine.clone(), config.on_drift);
     Ok(Model { name: config.model_name.clone(), family, layers, engine, text, defaults, tables, created: SystemTime::now() })
 }

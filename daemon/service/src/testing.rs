@@ -110,6 +110,7 @@ pub fn config(socket: &std::path::Path) -> Config {
         socket: Some(socket.to_owned()),
         drain_seconds: Some(0.5),
         max_body_mib: Some(1),
+        max_connections: Some(8),
         ..Settings::default()
     };
     Config::check(settings).expect("a valid configuration")

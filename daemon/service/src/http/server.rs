@@ -148,24 +148,4 @@ impl Drop for Seat {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_user_cannot_take_every_seat() {
-        let seats = Seats::new(8);
-        let mine: Vec<_> = (0..2).map(|_| seats.take(1000, false).expect("room")).collect();
-        assert!(seats.take(1000, false).is_none(), "a quarter is the limit");
-        assert!(seats.take(1001, false).is_some());
-        drop(mine);
-        assert!(seats.take(1000, false).is_some(), "seats come back");
-    }
-
-    #[test]
-    fn administrators_are_bound_by_the_total_alone() {
-        let seats = Seats::new(3);
-        let all: Vec<_> = (0..3).map(|_| seats.take(0, true).expect("room")).collect();
-        assert!(seats.take(0, true).is_none());
-        drop(all);
-    }
-}
+mod tests;

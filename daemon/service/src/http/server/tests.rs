@@ -1,0 +1,130 @@
+//! The server over real sockets: who leaves, who stalls, and how a stop reaches those who wait.
+
+use super::*;
+use crate::http::router;
+use crate::testing;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Instant;
+use tokio::io::AsyncReadExt;
+
+#[test]
+fn one_user_cannot_take_every_seat() {
+    let seats = Seats::new(8);
+    let mine: Vec<_> = (0..2).map(|_| seats.take(1000, false).expect("room")).collect();
+    assert!(seats.take(1000, false).is_none(), "a quarter is the limit");
+    assert!(seats.take(1001, false).is_some());
+    drop(mine);
+    assert!(seats.take(1000, false).is_some(), "seats come back");
+}
+
+#[test]
+fn administrators_are_bound_by_the_total_alone() {
+    let seats = Seats::new(3);
+    let all: Vec<_> = (0..3).map(|_| seats.take(0, true).expect("room")).collect();
+    assert!(seats.take(0, true).is_none());
+    drop(all);
+}
+
+/// A daemon of the alphabet behind a socket.
+struct Served {
+    daemon: Arc<Daemon>,
+    socket: PathBuf,
+    stop: watch::Sender<bool>,
+    server: tokio::task::JoinHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Served {
+    async fn new(step: Duration) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s.sock");
+        let daemon = testing::daemon(step).await;
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (stop, stopping) = watch::channel(false);
+        let server = tokio::spawn(serve(daemon.clone(), listener, router(daemon.clone()), stopping));
+        Self { daemon, socket, stop, server, _dir: dir }
+    }
+
+    /// Sends raw bytes; the answer is up to the test.
+    async fn send(&self, bytes: &[u8]) -> UnixStream {
+        let mut stream = UnixStream::connect(&self.socket).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        stream
+    }
+
+    async fn completion(&self, body: &Value) -> UnixStream {
+        let body = body.to_string();
+        let head = format!("POST /v1/completions HTTP/1.1\r\nhost: whatever\r\ncontent-length: {}\r\n\r\n", body.len());
+        self.send(format!("{head}{body}").as_bytes()).await
+    }
+
+    async fn wait_for_running(&self, wanted: u32) {
+        let engine = &self.daemon.model().unwrap().engine;
+        let begin = Instant::now();
+        while engine.status().running != wanted {
+            assert!(begin.elapsed() < Duration::from_secs(5), "{} requests run, not {wanted}", engine.status().running);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+async fn read_to_end(mut stream: UnixStream) -> String {
+    let mut text = String::new();
+    tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut text)).await.expect("the connection ends").unwrap();
+    text
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_frees_the_engine_whether_it_streamed_or_not() {
+    let served = Served::new(Duration::from_millis(2)).await;
+    for stream in [true, false] {
+        let connection = served.completion(&json!({"prompt": "x", "max_tokens": 4000, "stream": stream})).await;
+        served.wait_for_running(1).await;
+        drop(connection);
+        served.wait_for_running(0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stop_tells_streams_and_waiting_answers_and_closes_idle_connections() {
+    let served = Served::new(Duration::from_millis(2)).await;
+    let streamed = served.completion(&json!({"prompt": "x", "max_tokens": 4000, "stream": true})).await;
+    let whole = served.completion(&json!({"prompt": "x", "max_tokens": 4000})).await;
+    let idle = served.send(b"").await;
+    served.wait_for_running(2).await;
+    served.stop.send_replace(true);
+    served.daemon.model().unwrap().engine.shutdown();
+    let streamed = read_to_end(streamed).await;
+    assert_eq!(streamed.matches("\"code\":\"shutdown\"").count(), 1, "{streamed}");
+    assert!(!streamed.contains("[DONE]"));
+    assert!(read_to_end(whole).await.starts_with("HTTP/1.1 503"));
+    assert_eq!(read_to_end(idle).await, "");
+    tokio::time::timeout(Duration::from_secs(1), served.server).await.expect("all connections have ended").unwrap();
+}
+
+#[tokio::test]
+async fn half_a_request_costs_nothing_and_harms_nobody() {
+    let served = Served::new(Duration::ZERO).await;
+    let half_head = served.send(b"POST /v1/completions HTT").await;
+    let half_body = served.send(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 100\r\n\r\n{\"prompt\"").await;
+    drop(half_head);
+    drop(half_body);
+    let garbage = served.send(b"\x16\x03\x01 this is no HTTP\r\n\r\n").await;
+    assert!(read_to_end(garbage).await.starts_with("HTTP/1.1 400"));
+    let health = served.send(b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n").await;
+    assert!(read_to_end(health).await.starts_with("HTTP/1.1 200"), "no Host is fine, and the daemon lives");
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_is_told() {
+    let served = Served::new(Duration::ZERO).await;
+    let mut held = Vec::new();
+    for _ in 0..served.daemon.config.max_connections {
+        held.push(served.send(b"").await);
+    }
+    let extra = served.send(b"").await;
+    let answer = read_to_end(extra).await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too many connections"), "{answer}");
+    drop(held);
+}
