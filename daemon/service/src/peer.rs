@@ -50,6 +50,7 @@ impl Authority {
         let message = match right {
             Right::Generate if self.gid.is_some_and(|gid| groups.contains(&gid)) => return Ok(()),
             Right::Generate => format!("uid {uid} may not generate: members of group {} may", self.group),
+            Right::Control if self.own_uid == 0 => format!("uid {uid} may not control skipd: uid 0 may"),
             Right::Control => format!("uid {uid} may not control skipd: uid 0 and uid {} may", self.own_uid),
         };
         Err(Error::new(ErrorKind::AccessDenied, message))

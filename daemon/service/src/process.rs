@@ -78,7 +78,6 @@ where
         None => Ok(()),
         Some(Ok(())) => Ok(()),
         Some(Err(error)) => {
-            tracing::error!("{error}");
             notify(&[sd_notify::NotifyState::Status(&error.to_string())]);
             // Those who wait for /ready are told before the socket goes away.
             interruptible(&mut signals, tokio::time::sleep(FAILURE_SHOWN)).await;
@@ -110,7 +109,7 @@ async fn shut_down(daemon: &Daemon, stop: &watch::Sender<bool>, interfaces: [&mu
         }
     }
     if tokio::time::timeout(FLUSH, futures_util::future::join_all(interfaces)).await.is_err() {
-        tracing::warn!("some answers were not read in time");
+        tracing::warn!("some connections did not end in time");
     }
 }
 

@@ -210,7 +210,7 @@ impl Config {
                 as u32,
             state_dir: settings.state_dir.unwrap_or_else(default_state_dir),
             tables_file: settings.tables.unwrap_or_else(|| SYSTEM_TABLES.into()),
-            drain: seconds("--drain-seconds", settings.drain_seconds, 3.0)?,
+            drain: seconds("--drain-seconds", settings.drain_seconds, 2.5)?,
             max_body: at_least_one("--max-body-mib", settings.max_body_mib)?.unwrap_or(32).saturating_mul(1 << 20),
             max_connections: at_least_one("--max-connections", settings.max_connections)?.unwrap_or(128),
             group: settings.group.unwrap_or_else(|| "skipd".into()),

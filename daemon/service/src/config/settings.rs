@@ -71,7 +71,7 @@ pub struct Settings {
     /// warn, or dense: what to do when a table skips far more than its tier stands for [default: warn]
     #[arg(long, value_name = "WHAT")]
     pub on_drift: Option<String>,
-    /// How long a stop lets running requests finish before it cancels them [default: 3]
+    /// How long a stop lets running requests finish before it cancels them [default: 2.5]
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<f64>,
     /// Largest request body [default: 32]

@@ -43,7 +43,10 @@ pub enum Input {
 /// Access, an unknown model, a daemon that is not ready, a prompt that is empty or does not fit, a full queue: each as its own kind.
 /// Nothing has been computed then.
 pub async fn start(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask) -> Result<Running, Error> {
-    let arrived = Instant::now();
+    submit(daemon, peer, ask, Instant::now()).await.inspect_err(|error| daemon.metrics.refused(error.kind))
+}
+
+async fn submit(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask, arrived: Instant) -> Result<Running, Error> {
     daemon.authority.check(peer, Right::Generate)?;
     if ask.options.skipd.as_ref().is_some_and(|own| own.tables.is_some()) {
         daemon.authority.check(peer, Right::Control).map_err(|e| e.at("skipd.tables"))?;
@@ -51,7 +54,7 @@ pub async fn start(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask) -> Result<Runnin
     let model = daemon.ready_model()?;
     model.check_name(ask.model.as_deref())?;
     let plan = Plan::new(daemon, &model, peer, ask, arrived).await?;
-    Running::submit(daemon.clone(), model, plan).inspect_err(|error| daemon.metrics.refused(error.kind))
+    Running::submit(daemon.clone(), model, plan)
 }
 
 #[cfg(test)]
