@@ -55,9 +55,14 @@ fn what_is_not_built_is_refused_by_name() {
 
 #[test]
 fn nonsense_values_name_the_flag() {
-    for (flag, value) in
-        [("--kv", "int3"), ("--precision", "fp64"), ("--backend", "tpu"), ("--queue", "0"), ("--bus", "systemwide"), ("--drain-seconds", "-1")]
-    {
+    for (flag, value) in [
+        ("--kv", "int3"),
+        ("--precision", "fp64"),
+        ("--backend", "tpu"),
+        ("--queue", "0"),
+        ("--bus", "systemwide"),
+        ("--drain-seconds", "-1"),
+    ] {
         let args = ["--model", "/m", &format!("{flag}={value}")];
         let error = Config::check(cli(&args).settings).unwrap_err().to_string();
         assert!(error.starts_with(flag), "{error}");

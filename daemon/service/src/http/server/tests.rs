@@ -89,8 +89,8 @@ async fn a_client_that_leaves_frees_the_engine_whether_it_streamed_or_not() {
 #[tokio::test]
 async fn a_stop_tells_streams_and_waiting_answers_and_closes_idle_connections() {
     let served = Served::new(Duration::from_millis(2)).await;
-    let streamed = served.completion(&json!({"prompt": "x", "max_tokens": 4000, "stream": true})).await;
-    let whole = served.completion(&json!({"prompt": "x", "max_tokens": 4000})).await;
+    let streamed = served.completion(&json!({"prompt": "x", "max_tokens": 1500, "stream": true})).await;
+    let whole = served.completion(&json!({"prompt": "x", "max_tokens": 1500})).await;
     let idle = served.send(b"").await;
     served.wait_for_running(2).await;
     served.stop.send_replace(true);
