@@ -96,7 +96,7 @@ impl Http {
         let length = body.len();
         write!(
             socket,
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
         )?;
         Ok(Stream { lines: BufReader::new(socket) })
     }
