@@ -418,7 +418,7 @@ __device__ void vote(const AttnParams& p, int segment, const Seq& seq, float ln)
     __shared__ float s_top[kWarps][kHeads];
     __shared__ int s_count[8][kWarps];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, runs = runs_of(seq), group = p.heads / p.kv_heads;
-    const float thr = ln / p.scale;
+    const float threshold = ln / p.scale;
     const Layout layout = layout_of(p, D);
     char* ws = static_cast<char*>(p.workspace);
     const float* run_max = reinterpret_cast<const float*>(ws + layout.run_max) + int64_t(segment) * p.max_runs * kHeads;
@@ -470,7 +470,7 @@ __device__ void vote(const AttnParams& p, int segment, const Seq& seq, float ln)
             const int run = base + r * kThreads + threadIdx.x;
             bool keep = false;
 #pragma unroll
-            for (int h = 0; h < kHeads; ++h) keep |= h < group && !(reinterpret_cast<const float*>(&x[r][0])[h] - m[h] < thr);
+            for (int h = 0; h < kHeads; ++h) keep |= h < group && !(reinterpret_cast<const float*>(&x[r][0])[h] - m[h] < threshold);
             keep &= run < runs;
             if (kept && run < runs) kept[run] = keep;
             ballot[r] = __ballot_sync(0xffffffffu, keep);

@@ -88,11 +88,11 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
     cp_async_commit();
 
     const float scale_log2 = p.scale * 1.44269504088896340736f;
-    float thr = -INFINITY;  // in units of q.k
+    float threshold = -INFINITY;  // in units of q.k
     if constexpr (SKIP) {
-        if (p.window == 0) thr = ln_lambda(p.tables, seq.table, seq.final_len) / p.scale;
+        if (p.window == 0) threshold = ln_lambda(p.tables, seq.table, seq.final_len) / p.scale;
     }
-    const bool votes = SKIP && thr > -INFINITY;
+    const bool votes = SKIP && threshold > -INFINITY;
 
     float o[MT][S::kDt][4] = {};
     float row_max[MT][2], row_sum[MT][2] = {}, vote_max[MT][2];
@@ -165,7 +165,7 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
                         const int r = my_row + m * 16 + i * 8;
-                        below &= r < first || r >= end || t[m][i] - (S::kHalves > 1 ? vote_max[m][i] : row_max[m][i]) < thr;
+                        below &= r < first || r >= end || t[m][i] - (S::kHalves > 1 ? vote_max[m][i] : row_max[m][i]) < threshold;
                         if (S::kHalves > 1 && (lane & 3) == 0) mine[r] = t[m][i];
                     }
                 const bool skip = barrier_all(below);
