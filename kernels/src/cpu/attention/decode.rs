@@ -4,7 +4,7 @@
 //! sees the true row maximum, and then gathers the values of the surviving runs.
 
 use super::lanes::Lanes;
-use super::runs::{Rows, dots, exponentials, gather, maximum, values};
+use super::runs::{Rows, ask, dots, exponentials, gather, maximum, values};
 use super::scratch::{Scratch, Shared};
 use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES};
 use crate::cpu::pages::Keys;
@@ -29,7 +29,7 @@ pub(super) struct Group {
     pub ln_lambda: Option<f32>,
     /// Index of the first span in the partial results.
     first_span: usize,
-    /// Where the group's scores start (skipping only): `[head][spans · SPAN]`, and its run maxima.
+    /// Where the group's scores start (skipping only): `[head][spans · SPAN]`, and its maxima: `[head][runs]`, then `[head][spans]`.
     scores: usize,
     run_max: usize,
 }
@@ -93,7 +93,7 @@ pub(super) fn plan(call: &AttnCall<'_>) -> (Vec<Group>, Vec<Item>, Sizes) {
             };
             if group.ln_lambda.is_some() {
                 sizes.scores += geometry.group() * group.spans().len() * SPAN;
-                sizes.run_max += geometry.group() * group.spans().len() * (SPAN / RUN);
+                sizes.run_max += geometry.group() * group.spans().len() * (SPAN / RUN + 1);
             }
             items.extend(group.spans().map(|span| Item { group: groups.len(), span }));
             groups.push(group);
@@ -182,6 +182,8 @@ pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: u
     let keys = call.keys_of(group, item.span);
     let cache = Keys::new(&call.kv, &call.seqs[group.seq], group.kv_head);
     let format = call.kv.layout.format;
+    // SAFETY: prefetches only.
+    unsafe { ask::<L>(cache.k_page(keys.start / PAGE)[keys.start % PAGE * D..].as_ptr(), PREFETCH * D) };
     let [q, block, own] = scratch.parts([heads * D, NL * D, heads * SPAN]);
     let from = call.seqs[group.seq].row * call.q_stride + group.kv_head * heads * D;
     let scale = (f64::from(call.geometry.scale) * std::f64::consts::LOG2_E) as f32;
@@ -214,17 +216,22 @@ pub(super) unsafe fn scan<L: Lanes, const D: usize, const NL: usize, const NV: u
         line(h)[keys.end - item.span * SPAN..].fill(f32::NEG_INFINITY);
     }
     if skips {
-        let runs = SPAN / RUN;
+        let (runs, index) = (SPAN / RUN, item.span - spans.start);
         for h in 0..heads {
-            let at = group.run_max + (h * spans.len() + item.span - spans.start) * runs;
+            let at = group.run_max + (h * spans.len() + index) * runs;
             // SAFETY: this span's runs.
             let maxima = unsafe { call.run_max.part(at..at + runs) };
             for (top, run) in maxima.iter_mut().zip(line(h).chunks_exact(RUN)) {
                 *top = maximum(run);
             }
+            let at = group.run_max + heads * spans.len() * runs + h * spans.len() + index;
+            // SAFETY: this span's own maximum.
+            unsafe { call.run_max.part(at..at + 1)[0] = maximum(maxima) };
         }
         return;
     }
+    // SAFETY: prefetches only.
+    unsafe { ask::<L>(values(&cache, keys.start), RUN * D) };
     // SAFETY: this span's partial.
     let partial = unsafe { call.partial(group, item.span) };
     for (h, partial) in partial.chunks_exact_mut(D + 2).enumerate() {
@@ -265,10 +272,11 @@ pub(super) unsafe fn gather_survivors<L: Lanes, const D: usize, const NL: usize,
     let spans = group.spans();
     let (stride, runs) = (spans.len() * SPAN, spans.len() * (SPAN / RUN));
     // SAFETY: nobody writes run maxima in this pass.
-    let run_max = unsafe { call.run_max.read(group.run_max..group.run_max + heads * runs) };
+    let all = unsafe { call.run_max.read(group.run_max..group.run_max + heads * (runs + spans.len())) };
+    let (run_max, span_max) = all.split_at(heads * runs);
     let [row_max] = scratch.parts([heads]);
-    for (top, runs) in row_max.iter_mut().zip(run_max.chunks_exact(runs)) {
-        *top = maximum(runs);
+    for (top, spans) in row_max.iter_mut().zip(span_max.chunks_exact(spans.len())) {
+        *top = maximum(spans);
     }
     // SAFETY: this span's partial.
     let partial = unsafe { call.partial(group, item.span) };
@@ -293,6 +301,10 @@ pub(super) unsafe fn gather_survivors<L: Lanes, const D: usize, const NL: usize,
         }
     }
     let survivors = &survivors[..kept];
+    if let Some(first) = survivors.first() {
+        // SAFETY: prefetches only.
+        unsafe { ask::<L>(values(&cache, first * RUN), RUN * D) };
+    }
     for (i, &run) in survivors.iter().enumerate() {
         let at = group.scores + column(run) * RUN;
         for (h, partial) in partial.chunks_exact_mut(D + 2).enumerate() {

@@ -91,6 +91,18 @@ pub(super) fn values(cache: &Keys<'_>, key: usize) -> *const u16 {
     page[page.len() / PAGE * (key % PAGE)..].as_ptr()
 }
 
+/// Asks for `elements` of the cache from `p` on, which need not exist.
+///
+/// # Safety
+/// The features of `L`.
+#[inline(always)]
+pub(super) unsafe fn ask<L: Lanes>(p: *const u16, elements: usize) {
+    for line in (0..elements).step_by(LINE) {
+        // SAFETY: the caller's contract; a prefetch never faults.
+        unsafe { L::prefetch(p.wrapping_add(line)) };
+    }
+}
+
 /// Adds weighted value rows to the accumulators of every head's partial.
 ///
 /// # Safety
