@@ -4,7 +4,6 @@
 //! The values themselves are not scanned; a NaN in a weight shows as NaN logits.
 
 mod architecture;
-mod content_hash;
 mod error;
 mod fields;
 mod rope;
@@ -13,7 +12,6 @@ mod tests;
 mod weights;
 
 pub use architecture::{Architecture, Family};
-pub use content_hash::content_hash;
 pub use error::CheckpointError;
 
 use fields::Fields;
