@@ -2,7 +2,7 @@
 
 use super::options::{CachePlan, ModelInfo};
 use super::{EngineError, EngineState};
-use crate::handle::{CancelGuard, Generation, Message, Request, RequestId, Submission, SubmitError, TableSet};
+use crate::handle::{CancelGuard, Generation, Message, Priority, Request, RequestId, Submission, SubmitError, TableSet};
 use crate::stats::Status;
 use skip_kernels::PAGE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -39,6 +39,14 @@ impl Shared {
         }
     }
 
+    /// Requests of a class that may wait. Control has a few places beyond the limit, so that a queue full of others does not turn it away.
+    fn queue_limit_of(&self, priority: Priority) -> u32 {
+        match priority {
+            Priority::Control => self.queue_limit.saturating_add(self.queue_limit.div_ceil(8)),
+            Priority::Background | Priority::Interactive => self.queue_limit,
+        }
+    }
+
     pub(super) fn update_status(&self, change: impl FnOnce(&mut Status)) {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -70,7 +78,7 @@ impl EngineHandle {
         if shared.draining.load(Ordering::Acquire) {
             return Err(SubmitError::Draining);
         }
-        let limit = shared.queue_limit;
+        let limit = shared.queue_limit_of(request.priority);
         shared
             .waiting
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < limit).then_some(n + 1))

@@ -151,8 +151,11 @@ async fn a_full_queue_says_busy_at_once_and_frees_up() {
     }
     let waiting = [engine.submit(request(5, 1)).unwrap(), engine.submit(request(5, 1)).unwrap()];
     assert_eq!(engine.submit(request(5, 1)).unwrap_err(), SubmitError::Busy { limit: 2 });
+    let control = || Request { priority: Priority::Control, ..request(5, 1) };
+    let kept = engine.submit(control()).unwrap();
+    assert_eq!(engine.submit(control()).unwrap_err(), SubmitError::Busy { limit: 3 }, "the place kept for control is one");
     hold.store(false, Ordering::Release);
-    for generation in waiting.into_iter().chain([first]) {
+    for generation in waiting.into_iter().chain([first, kept]) {
         assert_eq!(collect(generation).await.1.reason, FinishReason::Length);
     }
     assert_eq!(collect(engine.submit(request(5, 1)).unwrap()).await.0, [5]);

@@ -6,8 +6,8 @@ mod slots;
 mod speed;
 mod turns;
 
-use crate::cache::{PageAllocator, pages_for};
-use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Request, RequestId, TableSet, TokenEvent, Usage};
+use crate::cache::{PageAllocator, PageLease, pages_for};
+use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Priority, Request, RequestId, TableSet, TokenEvent, Usage};
 use sequence::Sequence;
 use skip_kernels::Phase;
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
@@ -18,12 +18,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turns::Turns;
 
+/// One page in this many, rounded up, is left to control requests: background load cannot keep a short one out.
+const CONTROL_SHARE: usize = 16;
+
 /// What a scheduler is made with.
 #[derive(Clone, Debug)]
 pub struct SchedulerOptions {
     /// Pages of the cache.
     pub pages: u32,
-    /// Sequences of one class that may hold a slot at once; a step runs one class.
+    /// Sequences of one class that may hold a slot at once (so no class takes another's slots); a step runs one class.
     pub max_running: usize,
     /// A fixed prefill chunk, a multiple of 128.
     pub chunk: Option<usize>,
@@ -294,7 +297,7 @@ impl Scheduler {
             if in_class >= self.options.max_running.max(1) {
                 return;
             }
-            let Some(pages) = self.pages.reserve(pages_needed(request)) else {
+            let Some(pages) = self.lease(request) else {
                 return;
             };
             let (id, arrival) = self.waiting.remove(next);
@@ -304,6 +307,16 @@ impl Scheduler {
             self.admission_turns.serve(client);
             events.push(Event::LeftQueue(id));
         }
+    }
+
+    /// A request's pages. Those set aside for control are not for others, but for one that runs alone: whatever fits the cache runs some time.
+    fn lease(&self, request: &Request) -> Option<PageLease> {
+        let needed = pages_needed(request);
+        let kept = if request.priority == Priority::Control { 0 } else { self.pages.total().div_ceil(CONTROL_SHARE) };
+        if self.pages.used() > 0 && self.pages.free() < needed + kept {
+            return None;
+        }
+        self.pages.reserve(needed)
     }
 
     /// Of the highest class that waits: the first of the client that was served longest ago.

@@ -2,7 +2,6 @@
 //! everything the sequence's pages hold.
 
 use super::*;
-use crate::handle::Priority;
 use proptest::prelude::*;
 use skip_kernels::PAGE;
 use skip_kernels::attention::SkipCounters;
@@ -192,6 +191,49 @@ fn a_higher_class_that_waits_for_pages_does_not_stop_those_who_hold_them() {
     rig.run();
     assert_eq!(rig.tokens(low).len(), 100);
     assert_eq!(rig.tokens(high).len(), 50);
+}
+
+#[test]
+fn background_load_leaves_a_slot_and_pages_to_a_control_request() {
+    // 64 pages, of which 4 are kept; two slots a class.
+    let mut rig = Rig::new(64, 2);
+    let background = |tokens| Request { priority: Priority::Background, ..request(1, tokens, 28) };
+    let large = rig.submit(background(7_000 - 28));
+    let waits: Vec<RequestId> = (0..3).map(|_| rig.submit(background(900))).collect();
+    rig.step();
+    assert_eq!((rig.scheduler.running(), rig.scheduler.pages().free()), (1, 9), "the next one would need 8 of these 9, and 4 are kept");
+    let control = rig.submit(Request { priority: Priority::Control, ..request(2, 1000, 112) });
+    assert_eq!(rig.step().seqs.iter().map(|s| s.id).collect::<Vec<_>>(), [control], "at the very next step");
+    while rig.finished(control).is_empty() {
+        rig.step();
+    }
+    assert!(rig.finished(large).is_empty() && waits.iter().all(|id| rig.finished(*id).is_empty()));
+    rig.run();
+}
+
+#[test]
+fn control_requests_have_slots_of_their_own() {
+    let mut rig = Rig::new(64, 2);
+    for _ in 0..4 {
+        rig.submit(Request { priority: Priority::Background, ..request(1, 100, 28) });
+    }
+    rig.step();
+    assert_eq!(rig.scheduler.running(), 2);
+    let control = rig.submit(Request { priority: Priority::Control, ..request(2, 10, 3) });
+    assert_eq!(rig.step().seqs[0].id, control);
+    rig.run();
+}
+
+#[test]
+fn a_request_as_large_as_the_cache_runs_alone() {
+    let mut rig = Rig::new(16, 8);
+    rig.submit(request(1, 100, 28));
+    rig.step();
+    let whole = rig.submit(request(2, 2000, 48));
+    rig.step();
+    assert_eq!(rig.scheduler.running(), 1, "it waits for the last page");
+    rig.run();
+    assert_eq!(rig.tokens(whole).len(), 48);
 }
 
 #[test]
