@@ -62,13 +62,18 @@ where
     };
     let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| RunError::System("watch the socket", e))?;
     let daemon = Arc::new(Daemon::new(config, started));
-    let bus = join_bus(&daemon).await?;
+    let bus = tokio::select! {
+        joined = join_bus(&daemon) => joined?,
+        // A bus that takes connections and says nothing must not keep the process.
+        () = signals.next() => return Ok(()),
+    };
     let mut model = tokio::spawn(load::run(daemon.clone(), open));
     let (stop, stopping) = watch::channel(false);
     let mut bus = tokio::spawn(stay_on_bus(bus, stopping.clone()));
     let mut server = tokio::spawn(http::serve(daemon.clone(), listener, http::router(daemon.clone()), stopping));
     tracing::info!(socket = %daemon.config.socket.display(), "answering");
     notify(&[sd_notify::NotifyState::Ready]);
+    tokio::spawn(announce(daemon.clone()));
 
     let ended = tokio::select! {
         () = signals.next() => None,
@@ -78,7 +83,6 @@ where
         None => Ok(()),
         Some(Ok(())) => Ok(()),
         Some(Err(error)) => {
-            notify(&[sd_notify::NotifyState::Status(&error.to_string())]);
             // Those who wait for /ready are told before the socket goes away.
             interruptible(&mut signals, tokio::time::sleep(FAILURE_SHOWN)).await;
             Err(error.into())
@@ -154,6 +158,24 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Keeps systemd's status line in step with what the daemon is doing.
+async fn announce(daemon: Arc<Daemon>) {
+    let mut stages = daemon.life.watch();
+    let mut told = None;
+    loop {
+        let stage = stages.borrow_and_update().clone();
+        // Progress alone is no news: it comes with every layer.
+        if told != Some(stage.state()) {
+            told = Some(stage.state());
+            let text = stage.reason().unwrap_or_else(|| format!("serving {}", daemon.config.model_name));
+            notify(&[sd_notify::NotifyState::Status(&text)]);
+        }
+        if stages.changed().await.is_err() {
+            return;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The socket's HTTP face: OpenAI's routes, health and metrics, and skipd's own control routes; one file a route.
 
+mod arrival;
 mod body;
 mod chat;
 mod completions;

@@ -1,10 +1,10 @@
 //! Accepts connections, says who is at the other end of each, and ends them in good order.
 
+use super::arrival::Arrival;
 use crate::peer::Peer;
 use crate::socket::StallGuard;
 use crate::state::Daemon;
 use axum::Router;
-use axum::body::Body;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::HashMap;
@@ -20,10 +20,12 @@ use tower::ServiceExt;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// A peer that takes nothing for this long loses its connection.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// At a stop, requests on their way in have this long to arrive; then only answers are waited for.
+const ARRIVAL: Duration = Duration::from_millis(200);
 /// Request heads are small.
 const MAX_HEAD: usize = 32 * 1024;
 
-/// Serves until `stop` turns true; then no connection is accepted, and each one ends after the answer it is giving.
+/// Serves until `stop` turns true; then no connection is accepted, and each one ends after the answer it is giving, or soon if it is giving none.
 /// Returns when all have ended.
 pub async fn serve(daemon: Arc<Daemon>, listener: UnixListener, router: Router, mut stop: watch::Receiver<bool>) {
     let seats = Seats::new(daemon.config.max_connections);
@@ -71,8 +73,10 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 
 async fn connection(stream: UnixStream, peer: Peer, router: Router, mut stop: watch::Receiver<bool>, _seat: Seat) {
     let peer = Arc::new(peer);
+    let arrival = Arrival::default();
+    let following = arrival.clone();
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-        let mut request = request.map(Body::new);
+        let mut request = following.follow(request);
         request.extensions_mut().insert(peer.clone());
         router.clone().oneshot(request)
     });
@@ -87,7 +91,12 @@ async fn connection(stream: UnixStream, peer: Peer, router: Router, mut stop: wa
         ended = connection.as_mut() => ended,
         () = stopped(&mut stop) => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            match tokio::time::timeout(ARRIVAL, connection.as_mut()).await {
+                Ok(ended) => ended,
+                Err(_) if arrival.is_whole() => connection.await,
+                // Half a head or half a body: whoever sends it has nothing coming.
+                Err(_) => return,
+            }
         }
     };
     if let Err(error) = ended {

@@ -104,6 +104,33 @@ async fn a_stop_tells_streams_and_waiting_answers_and_closes_idle_connections() 
 }
 
 #[tokio::test]
+async fn a_stop_waits_for_no_sender() {
+    let served = Served::new(Duration::ZERO).await;
+    let mut waiting = vec![
+        served.send(b"").await,
+        served.send(b"POST /v1/completions HTT").await,
+        served.send(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 100\r\n\r\n{\"prompt\"").await,
+    ];
+    // A connection that has had an answer and is silent, and one that has begun its next request.
+    for rest in ["", "GET /hea"] {
+        let mut kept = served.send(b"GET /health HTTP/1.1\r\n\r\n").await;
+        let mut answer = [0; 512];
+        let read = kept.read(&mut answer).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
+        kept.write_all(rest.as_bytes()).await.unwrap();
+        waiting.push(kept);
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let told = Instant::now();
+    served.stop.send_replace(true);
+    tokio::time::timeout(Duration::from_secs(5), served.server).await.expect("all connections have ended").unwrap();
+    assert!(told.elapsed() < ARRIVAL * 3, "{:?}", told.elapsed());
+    for connection in waiting {
+        assert_eq!(read_to_end(connection).await, "");
+    }
+}
+
+#[tokio::test]
 async fn half_a_request_costs_nothing_and_harms_nobody() {
     let served = Served::new(Duration::ZERO).await;
     let half_head = served.send(b"POST /v1/completions HTT").await;
