@@ -3,10 +3,7 @@
 use crate::generation::Generation;
 use crate::lines::Lines;
 use crate::protocol::error::{Error, ErrorKind};
-use crate::protocol::{
-    Availability, AvailabilityState, BackendStatus, ChatMessage, GenerationOptions, ModelStatus, Phase, Selector, SetTableOptions, Shares,
-    State, Status, StreamEvent, TableShow, TierList, names,
-};
+use crate::protocol::{ChatMessage, GenerationOptions, Phase, Selector, SetTableOptions, Status, StreamEvent, TableShow, TierList, names};
 use crate::variant;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use serde::de::DeserializeOwned;
@@ -15,7 +12,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
-use zbus::wire::{DynamicDeserialize, DynamicType, OwnedObjectPath, OwnedVariant};
+use zbus::wire::{DynamicDeserialize, DynamicType, OwnedObjectPath, OwnedVariant, Variant};
 use zbus::{Connection, Message};
 
 /// Longer prompts go in a sealed memory file: buses limit messages, and this one is not copied through the bus daemon.
@@ -37,8 +34,8 @@ impl Bus {
         };
         let no_bus = |error: zbus::Error| Error::new(ErrorKind::Unreachable, format!("no bus at {address}: {error}"));
         let bus = Self { connection: builder.build().await.map_err(no_bus)?, address: address.to_owned() };
-        // A property read starts the daemon where it can be activated, and tells whether there is one.
-        bus.properties(names::MANAGER_INTERFACE).await.map_err(|error| match error.kind {
+        // A call starts the daemon where it can be activated, and tells whether there is one.
+        bus.status().await.map_err(|error| match error.kind {
             ErrorKind::Unreachable => {
                 Error::new(ErrorKind::Unreachable, format!("nobody owns {} on the bus {address}: {}", names::BUS_NAME, error.message))
             }
@@ -64,22 +61,21 @@ impl Bus {
         self.message(interface, method, body).await?.body().deserialize().map_err(from_bus)
     }
 
-    async fn properties(&self, interface: &str) -> Result<Map<String, Value>, Error> {
-        let all: HashMap<String, OwnedVariant> = self.call("org.freedesktop.DBus.Properties", "GetAll", &(interface,)).await?;
-        Ok(variant::from_dict(&all))
-    }
-
     pub(crate) async fn status(&self) -> Result<Status, Error> {
-        Ok(status(&self.properties(names::MANAGER_INTERFACE).await?))
+        self.dict(names::MANAGER_INTERFACE, "Status").await
     }
 
     pub(crate) async fn chat(&self, messages: &[ChatMessage], options: &GenerationOptions) -> Result<Generation, Error> {
         let messages = serde_json::to_string(messages).map_err(|error| Error::invalid("messages", error.to_string()))?;
-        self.start("Chat", &(messages.as_str(), variant::to_dict(&options.to_bus()))).await
+        self.start("Chat", &(messages.as_str(), detailed(&options.to_bus()))).await
+    }
+
+    pub(crate) async fn generate_tokens(&self, prompt: &[u32], options: &GenerationOptions) -> Result<Generation, Error> {
+        self.start("GenerateTokens", &(prompt, detailed(&options.to_bus()))).await
     }
 
     pub(crate) async fn generate(&self, prompt: &str, options: &GenerationOptions) -> Result<Generation, Error> {
-        let options = variant::to_dict(&options.to_bus());
+        let options = detailed(&options.to_bus());
         if prompt.len() < LONG_PROMPT {
             return self.start("Generate", &(prompt, options)).await;
         }
@@ -103,7 +99,7 @@ impl Bus {
 
     pub(crate) async fn set_table(&self, phase: Phase, selector: &Selector, options: &SetTableOptions) -> Result<(), Error> {
         let options = match serde_json::to_value(options) {
-            Ok(Value::Object(options)) => variant::to_dict(&options),
+            Ok(Value::Object(options)) => detailed(&options),
             // A struct of plain fields always serialises to an object.
             _ => HashMap::new(),
         };
@@ -116,41 +112,26 @@ impl Bus {
     }
 
     pub(crate) async fn tables(&self) -> Result<TableShow, Error> {
-        self.dict("Show").await
+        self.dict(names::TABLES_INTERFACE, "Show").await
     }
 
     pub(crate) async fn tiers(&self) -> Result<TierList, Error> {
-        self.dict("Tiers").await
+        self.dict(names::TABLES_INTERFACE, "Tiers").await
     }
 
-    async fn dict<T: DeserializeOwned>(&self, method: &str) -> Result<T, Error> {
-        let dict: HashMap<String, OwnedVariant> = self.call(names::TABLES_INTERFACE, method, &()).await?;
-        serde_json::from_value(Value::Object(variant::from_dict(&dict)))
-            .map_err(|error| Error::new(ErrorKind::Protocol, format!("the answer of {method} is not understood: {error}")))
+    async fn dict<T: DeserializeOwned>(&self, interface: &str, method: &str) -> Result<T, Error> {
+        let dict: HashMap<String, OwnedVariant> = self.call(interface, method, &()).await?;
+        let foreign = |error: String| Error::new(ErrorKind::Protocol, format!("the answer of {method} is not understood: {error}"));
+        let object = variant::from_dict(&dict).map_err(|error| foreign(error.to_string()))?;
+        serde_json::from_value(Value::Object(object)).map_err(|error| foreign(error.to_string()))
     }
 }
 
-/// What the manager's properties tell; the socket's status says more.
-fn status(properties: &Map<String, Value>) -> Status {
-    let text = |name: &str| properties.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let at = |name: &str, index: usize| properties.get(name).and_then(|value| value.get(index)).cloned().unwrap_or_default();
-    let share = |index| at("MeasuredSparsity", index).as_f64().filter(|share| *share >= 0.0);
-    let model = text("Model");
-    let context_length = properties.get("ContextLength").and_then(Value::as_u64).unwrap_or(0) as u32;
-    let backend = text("Backend");
-    Status {
-        version: text("Version"),
-        state: serde_json::from_value::<State>(text("State").into()).unwrap_or_default(),
-        availability: Availability {
-            state: serde_json::from_value::<AvailabilityState>(at("Availability", 0)).unwrap_or_default(),
-            reason: at("Availability", 1).as_str().unwrap_or_default().to_owned(),
-        },
-        load_progress: properties.get("LoadProgress").and_then(Value::as_f64).unwrap_or(0.0),
-        model: (!model.is_empty()).then(|| ModelStatus { name: model, context_length, ..ModelStatus::default() }),
-        backend: (!backend.is_empty()).then(|| BackendStatus { name: backend, kernel_set: text("KernelSet"), ..BackendStatus::default() }),
-        measured_sparsity: Shares { prefill: share(0), decode: share(1) },
-        ..Status::default()
-    }
+/// Options as an `a{sv}` that also asks for errors with their field and numbers.
+fn detailed(options: &Map<String, Value>) -> HashMap<String, Variant<'static>> {
+    let mut dict = variant::to_dict(options);
+    dict.insert(names::ERROR_DETAILS.to_owned(), Variant::Bool(true));
+    dict
 }
 
 /// A sealed memory file that holds `text`, at its beginning.
@@ -207,35 +188,28 @@ fn events(reader: Reader) -> impl futures_util::Stream<Item = Result<StreamEvent
 }
 
 fn from_bus(error: zbus::Error) -> Error {
-    let (name, message) = match &error {
-        zbus::Error::MethodError(name, message, _) => (name.to_string(), message.clone()),
+    let (name, message, reply) = match &error {
+        zbus::Error::MethodError(name, message, reply) => (name.to_string(), message.clone(), Some(reply)),
         zbus::Error::FDO(inner) => {
             use zbus::DBusError;
-            (inner.name().to_string(), inner.description().map(str::to_owned))
+            (inner.name().to_string(), inner.description().map(str::to_owned), None)
         }
         zbus::Error::InputOutput(_) => return Error::new(ErrorKind::Disconnected, format!("the bus connection broke: {error}")),
         _ => return Error::new(ErrorKind::Protocol, error.to_string()),
     };
     let kind = ErrorKind::from_dbus_name(&name).unwrap_or(ErrorKind::Internal);
-    Error::new(kind, message.unwrap_or(name))
+    let plain = Error::new(kind, message.unwrap_or(name));
+    match reply.and_then(|reply| reply.body().deserialize::<(String, HashMap<String, OwnedVariant>)>().ok()) {
+        Some((_, dict)) => plain.with_bus_fields(variant::from_dict(&dict).unwrap_or_default()),
+        None => plain,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::{FinishReason, Usage};
-    use serde_json::json;
     use std::io::{Read, Write};
-
-    #[test]
-    fn properties_make_a_status() {
-        let properties = json!({"Version": "1", "State": "ready", "Availability": ["available", ""], "Model": "m", "ContextLength": 2048,
-            "Backend": "cpu", "KernelSet": "avx512", "LoadProgress": 1.0, "MeasuredSparsity": [0.5, -1.0]});
-        let status = status(properties.as_object().unwrap());
-        assert_eq!((status.state, status.availability.state), (State::Ready, AvailabilityState::Available));
-        assert_eq!(status.model.unwrap().context_length, 2048);
-        assert_eq!((status.measured_sparsity.prefill, status.measured_sparsity.decode), (Some(0.5), None));
-    }
 
     #[test]
     fn the_memory_file_is_sealed_and_read_from_its_beginning() {

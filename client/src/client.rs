@@ -70,12 +70,14 @@ impl Client {
         RequestBuilder::chat(self)
     }
 
-    /// Begins a text completion of `prompt` (text or token ids; ids only over the socket).
+    /// Begins a text completion of `prompt` (text or token ids).
     pub fn complete(&self, prompt: impl Into<Prompt>) -> RequestBuilder<'_, Text> {
         RequestBuilder::text(self, prompt.into())
     }
 
     pub(crate) async fn send_chat(&self, messages: Vec<ChatMessage>, mut options: GenerationOptions) -> Result<Generation, Error> {
+        // Here too: JSON has no NaN, and would carry one as a field that was not set.
+        options.check()?;
         match &self.transport {
             Transport::Socket(socket) => {
                 stream_with_usage(&mut options);
@@ -86,6 +88,7 @@ impl Client {
     }
 
     pub(crate) async fn send_text(&self, prompt: Prompt, mut options: GenerationOptions) -> Result<Generation, Error> {
+        options.check()?;
         match &self.transport {
             Transport::Socket(socket) => {
                 stream_with_usage(&mut options);
@@ -93,7 +96,7 @@ impl Client {
             }
             Transport::Bus(bus) => match prompt {
                 Prompt::Text(text) => bus.generate(&text, &options).await,
-                Prompt::Tokens(_) => Err(Error::new(ErrorKind::Unsupported, "the bus takes text, not token ids").at("prompt")),
+                Prompt::Tokens(ids) => bus.generate_tokens(&ids, &options).await,
             },
         }
     }

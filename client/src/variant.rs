@@ -1,6 +1,7 @@
 //! JSON values as D-Bus variants and back: how options and tables travel as `a{sv}`.
 //! For this workspace's two ends of the bus; not part of the client's API.
 
+use crate::protocol::error::Error;
 use serde_json::{Map, Number, Value};
 use std::collections::HashMap;
 use zbus::wire::{Array, Dict, OwnedVariant, Signature, Structure, Variant};
@@ -39,14 +40,18 @@ fn to_variant(value: &Value) -> Option<Variant<'static>> {
     })
 }
 
-/// The object of an `a{sv}`. A value JSON cannot hold (a file descriptor, a NaN) becomes null.
-pub fn from_dict(dict: &HashMap<String, OwnedVariant>) -> Map<String, Value> {
-    dict.iter().map(|(key, value)| (key.clone(), from_variant(value))).collect()
+/// The object of an `a{sv}`.
+///
+/// # Errors
+/// Names the key whose value JSON cannot hold: a NaN, an infinity, a file descriptor.
+pub fn from_dict(dict: &HashMap<String, OwnedVariant>) -> Result<Map<String, Value>, Error> {
+    let foreign = |key: &String| Error::invalid(key.clone(), "must be made of text, flags and finite numbers");
+    dict.iter().map(|(key, value)| Ok((key.clone(), from_variant(value).ok_or_else(|| foreign(key))?))).collect()
 }
 
-/// The JSON of any variant: structures become lists.
-pub fn from_variant(value: &Variant<'_>) -> Value {
-    match value {
+/// The JSON of a variant: structures become lists. None where JSON has no such value.
+fn from_variant(value: &Variant<'_>) -> Option<Value> {
+    Some(match value {
         Variant::U8(n) => (*n).into(),
         Variant::Bool(flag) => (*flag).into(),
         Variant::I16(n) => (*n).into(),
@@ -55,27 +60,29 @@ pub fn from_variant(value: &Variant<'_>) -> Value {
         Variant::U32(n) => (*n).into(),
         Variant::I64(n) => (*n).into(),
         Variant::U64(n) => (*n).into(),
-        Variant::F64(x) => Number::from_f64(*x).map_or(Value::Null, Value::Number),
+        Variant::F64(x) => Value::Number(Number::from_f64(*x)?),
         Variant::Str(text) => text.as_str().into(),
         Variant::Signature(signature) => signature.to_string().into(),
         Variant::ObjectPath(path) => path.as_str().into(),
-        Variant::Variant(inner) => from_variant(inner),
-        Variant::Array(items) => items.iter().map(from_variant).collect(),
-        Variant::Structure(fields) => structure(fields),
-        Variant::Dict(entries) => Value::Object(entries.iter().map(|(key, value)| (name(key), from_variant(value))).collect()),
-        _ => Value::Null,
-    }
+        Variant::Variant(inner) => from_variant(inner)?,
+        Variant::Array(items) => items.iter().map(from_variant).collect::<Option<_>>()?,
+        Variant::Structure(fields) => structure(fields)?,
+        Variant::Dict(entries) => {
+            Value::Object(entries.iter().map(|(key, value)| Some((name(key)?, from_variant(value)?))).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    })
 }
 
-fn structure(fields: &Structure<'_>) -> Value {
+fn structure(fields: &Structure<'_>) -> Option<Value> {
     fields.fields().iter().map(from_variant).collect()
 }
 
-fn name(key: &Variant<'_>) -> String {
-    match from_variant(key) {
+fn name(key: &Variant<'_>) -> Option<String> {
+    Some(match from_variant(key)? {
         Value::String(text) => text,
         other => other.to_string(),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -87,14 +94,17 @@ mod tests {
     fn an_object_comes_back_without_its_nulls() {
         let object = json!({"a": 1, "b": -0.5, "c": "x", "d": [[256, 3.25], []], "e": {"f": true, "g": null}, "h": null, "i": u64::MAX});
         let dict = to_dict(object.as_object().unwrap());
-        let back: Map<String, Value> = dict.iter().map(|(key, value)| (key.clone(), from_variant(value))).collect();
+        let back: Map<String, Value> = dict.iter().map(|(key, value)| (key.clone(), from_variant(value).unwrap())).collect();
         let whole = json!({"a": 1, "b": -0.5, "c": "x", "d": [[256, 3.25], []], "e": {"f": true}, "i": u64::MAX});
         assert_eq!(Value::Object(back), whole);
     }
 
     #[test]
-    fn what_json_lacks_is_null() {
-        assert_eq!(from_variant(&Variant::F64(f64::NAN)), Value::Null);
-        assert_eq!(from_variant(&Variant::new((1u32, 2.5f64))), json!([1, 2.5]));
+    fn what_json_lacks_is_an_error_that_names_its_key() {
+        assert_eq!(from_variant(&Variant::new((1u32, 2.5f64))), Some(json!([1, 2.5])));
+        for value in [Variant::F64(f64::NAN), Variant::new((1u32, f64::INFINITY))] {
+            let dict = HashMap::from([("top_p".to_owned(), OwnedVariant::try_from(value).unwrap())]);
+            assert_eq!(from_dict(&dict).unwrap_err().param.as_deref(), Some("top_p"));
+        }
     }
 }

@@ -237,6 +237,28 @@ impl Error {
         self
     }
 
+    /// What an error reply on the bus says behind its words, where it is asked for ([`names::ERROR_DETAILS`](super::names::ERROR_DETAILS)):
+    /// `param` and `details`, each left out where there is none.
+    pub fn bus_fields(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        fields.extend(self.param.clone().map(|param| ("param".to_owned(), Value::String(param))));
+        if !self.details.is_empty() {
+            fields.insert("details".into(), Value::Object((*self.details).clone()));
+        }
+        fields
+    }
+
+    /// The inverse of [`Self::bus_fields`], for an error that has kind and words.
+    pub fn with_bus_fields(mut self, mut fields: Map<String, Value>) -> Self {
+        if let Some(Value::String(param)) = fields.shift_remove("param") {
+            self.param = Some(param);
+        }
+        if let Some(Value::Object(details)) = fields.shift_remove("details") {
+            self.details = Box::new(details);
+        }
+        self
+    }
+
     /// Seconds after which a busy daemon may be asked again.
     pub fn retry_after_s(&self) -> Option<u64> {
         self.details.get("retry_after_s").and_then(Value::as_u64)
@@ -331,6 +353,8 @@ mod tests {
         let text = serde_json::to_string(&ErrorBody::from(error.clone())).unwrap();
         let body: ErrorBody = serde_json::from_str(&text).unwrap();
         assert_eq!(body.into_error(400), error);
+        assert_eq!(Error::new(error.kind, error.message.clone()).with_bus_fields(error.bus_fields()), error);
+        assert!(Error::new(ErrorKind::Busy, "no field, no numbers").bus_fields().is_empty());
     }
 
     #[test]

@@ -13,6 +13,10 @@ pub const TABLES_INTERFACE: &str = "org.skipd.Skipd1.Tables";
 /// One running request.
 pub const REQUEST_INTERFACE: &str = "org.skipd.Skipd1.Request";
 
+/// Bus option (`b`) of the generating methods and of `SetTable`: error replies then carry, behind their words, an `a{sv}` with `param` and `details`.
+/// Off by default because GLib shows an error's words only where they are the whole of its body.
+pub const ERROR_DETAILS: &str = "error_details";
+
 /// Environment variable that names the socket.
 pub const SOCKET_ENV: &str = "SKIPD_SOCKET";
 /// Where the socket is on a device.

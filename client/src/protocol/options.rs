@@ -195,7 +195,7 @@ impl GenerationOptions {
     }
 
     /// Ranges; the error names the field.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let range = |name: &str, value: Option<f32>, ok: fn(f32) -> bool, want: &str| match value {
             Some(v) if !ok(v) => Err(Error::invalid(name, format!("{v} is not in {want}"))),
             _ => Ok(()),

@@ -99,6 +99,9 @@ pub struct Status {
     /// Tables in force, by their short names: a tier, `sha256:…`, or null where dense.
     #[serde(default)]
     pub tables: TableNames,
+    /// Drift alarms that stand: a table skips far more or less than its tier stands for.
+    #[serde(default)]
+    pub alarms: Vec<String>,
     /// Shares of votes skipped since the start; null where nothing was voted on.
     #[serde(default)]
     pub measured_sparsity: Shares,

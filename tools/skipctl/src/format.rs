@@ -96,9 +96,9 @@ pub fn status(status: &Status) -> String {
         add("backend", text);
     }
     let name = |table: &Option<String>| table.clone().unwrap_or_else(|| "dense".into());
-    // The bus has no more than the manager's properties.
-    if status.uptime_ms > 0 {
-        add("tables", format!("prefill {}, decode {}", name(&status.tables.prefill), name(&status.tables.decode)));
+    add("tables", format!("prefill {}, decode {}", name(&status.tables.prefill), name(&status.tables.decode)));
+    for alarm in &status.alarms {
+        add("alarm", alarm.clone());
     }
     let share = |share: Option<f64>| share.map_or("–".into(), percent);
     add("skipped", format!("prefill {}, decode {}", share(status.measured_sparsity.prefill), share(status.measured_sparsity.decode)));

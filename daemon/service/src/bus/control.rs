@@ -1,11 +1,13 @@
 //! `org.skipd.Skipd1.Tables`: which scale tables are in force, and putting others in force.
 
+use super::answer::{Answer, answer};
 use super::caller;
-use super::failure::Failure;
+use super::failure::{Failure, wants_details};
 use crate::peer::Right;
 use crate::state::Daemon;
 use crate::tables::Tables;
 use serde_json::{Map, Value};
+use skip_client::protocol::names::ERROR_DETAILS;
 use skip_client::protocol::{Phase, PhaseTable, Selector, SetTableOptions, TableShow};
 use skip_client::{Error, ErrorKind, variant};
 use std::collections::HashMap;
@@ -31,18 +33,30 @@ impl TableControl {
         Ok(self.daemon.tables()?)
     }
 
+    async fn set(
+        &self,
+        phase: &str,
+        selector: &str,
+        options: &HashMap<String, OwnedVariant>,
+        header: &Header<'_>,
+        connection: &Connection,
+    ) -> Result<(), Failure> {
+        let tables = self.administrator(header, connection).await?;
+        let phase = Phase::ALL
+            .into_iter()
+            .find(|p| p.name() == phase)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no phase `{phase}`: prefill and decode are")).at("phase"))?;
+        let selector: Selector = selector.parse::<Selector>()?;
+        let mut options = variant::from_dict(options)?;
+        options.shift_remove(ERROR_DETAILS);
+        let options: SetTableOptions =
+            serde_json::from_value(Value::Object(options)).map_err(|e| Error::new(ErrorKind::InvalidRequest, format!("options: {e}")))?;
+        tables.set(phase, selector, options).await?;
+        Ok(())
+    }
+
     fn properties(&self) -> Properties {
         Properties::of(self.daemon.show_tables().ok().as_ref())
-    }
-}
-
-/// `a{sv}` of anything the socket answers with an object.
-type Answer = HashMap<String, Variant<'static>>;
-
-fn answer(value: &impl serde::Serialize) -> Result<Answer, Failure> {
-    match serde_json::to_value(value) {
-        Ok(Value::Object(object)) => Ok(variant::to_dict(&object)),
-        _ => Err(Failure::internal("the answer is no object")),
     }
 }
 
@@ -57,16 +71,8 @@ impl TableControl {
         #[zbus(header)] header: Header<'_>,
         #[zbus(connection)] connection: &Connection,
     ) -> Result<(), Failure> {
-        let tables = self.administrator(&header, connection).await?;
-        let phase = Phase::ALL
-            .into_iter()
-            .find(|p| p.name() == phase)
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no phase `{phase}`: prefill and decode are")).at("phase"))?;
-        let selector: Selector = selector.parse::<Selector>()?;
-        let options: SetTableOptions = serde_json::from_value(Value::Object(variant::from_dict(&options)))
-            .map_err(|e| Error::new(ErrorKind::InvalidRequest, format!("options: {e}")))?;
-        tables.set(phase, selector, options).await?;
-        Ok(())
+        let done = self.set(&phase, &selector, &options, &header, connection).await;
+        done.map_err(|failure| failure.detailed(wants_details(&options)))
     }
 
     /// Keeps what is pending.

@@ -1,19 +1,25 @@
-//! The protocol's error as a D-Bus error reply: `org.skipd.Skipd1.Error.<Kind>` and its words.
+//! The protocol's error as a D-Bus error reply: `org.skipd.Skipd1.Error.<Kind>`, its words, and where asked for its field and numbers.
 
-use skip_client::{Error, ErrorKind};
+use skip_client::protocol::names::ERROR_DETAILS;
+use skip_client::{Error, ErrorKind, variant};
+use std::collections::HashMap;
 use zbus::message::{Header, Message};
 use zbus::names::ErrorName;
+use zbus::wire::{OwnedVariant, Variant};
 
 /// What a method of the bus answers instead of a result.
 #[derive(Debug)]
 pub struct Failure {
     name: String,
-    message: String,
+    /// Words that name the field too, for who gets nothing else.
+    words: String,
+    error: Error,
+    detailed: bool,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { name: error.kind.dbus_name(), message: error.to_string() }
+        Self { name: error.kind.dbus_name(), words: error.to_string(), error, detailed: false }
     }
 }
 
@@ -22,11 +28,26 @@ impl Failure {
     pub fn internal(message: impl ToString) -> Self {
         Error::new(ErrorKind::Internal, message.to_string()).into()
     }
+
+    /// Whether field and numbers follow the words in the reply.
+    pub fn detailed(self, detailed: bool) -> Self {
+        Self { detailed, ..self }
+    }
+}
+
+/// Whether a call's options ask for detailed errors; a value of another type is refused where the options are read.
+pub fn wants_details(options: &HashMap<String, OwnedVariant>) -> bool {
+    options.get(ERROR_DETAILS).is_some_and(|value| matches!(**value, Variant::Bool(true)))
 }
 
 impl zbus::DBusError for Failure {
     fn create_reply(&self, call: &Header<'_>) -> zbus::Result<Message> {
-        Message::error(call, self.name()).build(&(self.message.as_str(),))
+        let reply = Message::error(call, self.name());
+        if self.detailed {
+            reply.build(&(self.error.message.as_str(), variant::to_dict(&self.error.bus_fields())))
+        } else {
+            reply.build(&(self.words.as_str(),))
+        }
     }
 
     fn name(&self) -> ErrorName<'_> {
@@ -35,7 +56,7 @@ impl zbus::DBusError for Failure {
     }
 
     fn description(&self) -> Option<&str> {
-        Some(&self.message)
+        Some(&self.words)
     }
 }
 

@@ -1,7 +1,8 @@
 //! `org.skipd.Skipd1.Manager`: generation, and what the daemon is and does.
 
+use super::answer::{Answer, answer};
 use super::caller;
-use super::failure::Failure;
+use super::failure::{Failure, wants_details};
 use super::prompt;
 use super::requests::Requests;
 use crate::generation::{Ask, Input};
@@ -10,6 +11,7 @@ use crate::peer::Right;
 use crate::state::Daemon;
 use crate::status;
 use serde_json::{Map, Value};
+use skip_client::protocol::names::ERROR_DETAILS;
 use skip_client::protocol::{ChatMessage, GenerationOptions, Prompt, Status};
 use skip_client::{Error, ErrorKind, variant};
 use std::collections::HashMap;
@@ -44,9 +46,13 @@ impl Manager {
         options: Options,
         input: impl Future<Output = Result<Input, Error>>,
     ) -> Result<(OwnedObjectPath, OwnedFd), Failure> {
-        let Asked { token, model, options } = Asked::read(&options)?;
-        let ask = async { Ok(Ask { model, input: input.await?, options }) };
-        self.requests.start(&self.daemon, connection, header, token, ask).await
+        let detailed = wants_details(&options);
+        let started = async {
+            let Asked { token, model, options } = Asked::read(&options)?;
+            let ask = async { Ok(Ask { model, input: input.await?, options }) };
+            self.requests.start(&self.daemon, connection, header, token, ask).await
+        };
+        started.await.map_err(|failure| failure.detailed(detailed))
     }
 }
 
@@ -59,7 +65,10 @@ struct Asked {
 
 impl Asked {
     fn read(options: &Options) -> Result<Self, Error> {
-        let mut keys = variant::from_dict(options);
+        let mut keys = variant::from_dict(options)?;
+        if keys.shift_remove(ERROR_DETAILS).is_some_and(|value| !value.is_boolean()) {
+            return Err(Error::invalid(ERROR_DETAILS, "must be true or false"));
+        }
         let token = text(&mut keys, "handle_token")?;
         let model = text(&mut keys, "model")?;
         Ok(Self { token, model, options: GenerationOptions::from_bus(keys)? })
@@ -86,6 +95,18 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
     ) -> Result<(OwnedObjectPath, OwnedFd), Failure> {
         self.start(connection, &header, options, async { Ok(Input::Raw(Prompt::Text(prompt))) }).await
+    }
+
+    /// Continues a prompt of token ids, taken as they are.
+    #[zbus(out_args("request", "stream"))]
+    async fn generate_tokens(
+        &self,
+        prompt: Vec<u32>,
+        options: Options,
+        #[zbus(header)] header: Header<'_>,
+        #[zbus(connection)] connection: &Connection,
+    ) -> Result<(OwnedObjectPath, OwnedFd), Failure> {
+        self.start(connection, &header, options, async { Ok(Input::Raw(Prompt::Tokens(prompt))) }).await
     }
 
     /// Continues a prompt that lies in a sealed memory file or a regular file.
@@ -117,6 +138,9 @@ impl Manager {
     ) -> Result<(OwnedObjectPath, OwnedFd), Failure> {
         let input = async move {
             let messages: Vec<ChatMessage> = serde_json::from_str(&messages_json).map_err(|e| Error::invalid("messages", e.to_string()))?;
+            if messages.is_empty() {
+                return Err(Error::invalid("messages", "must hold at least one message"));
+            }
             Ok(Input::Chat(messages))
         };
         self.start(connection, &header, options, input).await
@@ -135,6 +159,12 @@ impl Manager {
         let model = self.daemon.ready_model()?.text.clone();
         let encoding = tokio::task::spawn_blocking(move || model.encode(&text));
         Ok(encoding.await.map_err(|_| Failure::internal("the tokenizer failed"))??)
+    }
+
+    /// All that the socket's status tells; the properties are the part of it that changes seldom.
+    #[zbus(out_args("status"))]
+    fn status(&self) -> Result<Answer, Failure> {
+        answer(&status::report(&self.daemon))
     }
 
     /// Takes no new requests from now on; answers when the running ones have ended.

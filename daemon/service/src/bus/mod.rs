@@ -1,6 +1,7 @@
 //! The daemon on a message bus: `org.skipd.Skipd1` at `/org/skipd/Skipd1`.
 //! Objects are registered before the name is requested; handlers hold no state of their own but talk to the daemon as the socket does.
 
+mod answer;
 mod caller;
 mod control;
 mod failure;

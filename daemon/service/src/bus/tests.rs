@@ -191,6 +191,8 @@ async fn wrong_requests_are_typed_errors_and_leave_nothing_behind() {
         ("hi", with("model", Variant::new("other")), ErrorKind::NotFound),
         ("hi", with("handle_token", Variant::new("a/b")), ErrorKind::InvalidRequest),
         ("hi", with("handle_token", Variant::new(1)), ErrorKind::InvalidRequest),
+        ("hi", with("error_details", Variant::new(1)), ErrorKind::InvalidRequest),
+        ("hi", with("temperature", Variant::new(f64::NAN)), ErrorKind::InvalidRequest),
     ] {
         let error = call(&client, MANAGER_INTERFACE, "Generate", &(prompt, options)).await.unwrap_err();
         assert_eq!(kind(&error), expected, "{error}");
@@ -204,6 +206,52 @@ async fn wrong_requests_are_typed_errors_and_leave_nothing_behind() {
     let error = call(&client, TABLES_INTERFACE, "Confirm", &()).await.unwrap_err();
     assert_eq!(kind(&error), ErrorKind::NothingPending);
     assert!(generate(&client, options(1)).await.is_ok(), "the daemon lives on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_is_words_alone_unless_field_and_numbers_are_asked_for() {
+    let world = World::new(Duration::ZERO).await;
+    let client = world.client().await;
+    let mut wanted = options(9999);
+    let plain = call(&client, MANAGER_INTERFACE, "Generate", &("hi", wanted.clone())).await.unwrap_err();
+    wanted.insert("error_details", Variant::Bool(true));
+    let detailed = call(&client, MANAGER_INTERFACE, "Generate", &("hi", wanted)).await.unwrap_err();
+    let body = |error: zbus::Error| match error {
+        zbus::Error::MethodError(_, words, reply) => (words, reply),
+        other => panic!("{other}"),
+    };
+    let (plain, plain_reply) = body(plain);
+    let (words, reply) = body(detailed);
+    assert_eq!((plain_reply.body().signature().to_string(), plain), ("s".into(), words), "GLib shows words that are alone");
+    let (_, fields): (String, HashMap<String, OwnedVariant>) = reply.body().deserialize().unwrap();
+    let fields = skip_client::variant::from_dict(&fields).unwrap();
+    assert_eq!(fields["details"]["context_length"], 4096);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn token_ids_are_a_prompt_too() {
+    let world = World::new(Duration::ZERO).await;
+    let client = world.client().await;
+    let reply = call(&client, MANAGER_INTERFACE, "GenerateTokens", &(vec![104u32, 105], options(3))).await.unwrap();
+    let (_, stream): (OwnedObjectPath, zbus::OwnedFd) = reply.body().deserialize().unwrap();
+    assert_eq!(text(&events(stream.into()).await), "cde");
+    for wrong in [vec![], vec![256u32]] {
+        let error = call(&client, MANAGER_INTERFACE, "GenerateTokens", &(wrong, options(3))).await.unwrap_err();
+        assert_eq!(kind(&error), ErrorKind::InvalidRequest);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_is_the_one_of_the_socket() {
+    let world = World::new(Duration::ZERO).await;
+    let client = world.client().await;
+    let reply = call(&client, MANAGER_INTERFACE, "Status", &()).await.unwrap();
+    let dict: HashMap<String, OwnedVariant> = reply.body().deserialize().unwrap();
+    let object = skip_client::variant::from_dict(&dict).unwrap();
+    let mut told: skip_client::protocol::Status = serde_json::from_value(object.into()).unwrap();
+    let mut report = crate::status::report(&world.daemon);
+    (told.uptime_ms, report.uptime_ms) = (0, 0);
+    assert_eq!(told, report);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -97,6 +97,13 @@ fn tables(registry: &mut Registry, daemon: &Daemon) {
             vec![("phase", name), ("table", table.name().unwrap_or_else(|| "none".into())), ("decided_by", table.decided_by.name().into())];
         info.get_or_create(&labels).set(1);
     }
+    let drift: Family<Labels, Gauge> = Family::default();
+    let alarms = daemon.model().map(|model| model.tables.alarms()).unwrap_or_default();
+    for phase in Phase::ALL {
+        let stands = alarms.iter().any(|(of, _)| *of == phase);
+        drift.get_or_create(&vec![("phase", phase.name().to_owned())]).set(i64::from(stands));
+    }
+    registry.register("skipd_drift_alarm", "1 while a table skips far more or less than its tier stands for", drift);
     registry.register("skipd_table_version", "Changes of the table in force since the start", versions);
     registry.register("skipd_table_info", "1 for the table in force", info);
 }

@@ -16,6 +16,7 @@ use skip_client::protocol::{Phase, PhaseTable, Selector, SetTableOptions, TableS
 use skip_client::{Error, ErrorKind};
 use skip_engine::EngineHandle;
 use skip_engine::handle::{NamedTable, TableSet};
+use skip_tables::Alarm;
 use std::sync::Arc;
 use store::Store;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -105,6 +106,12 @@ impl Tables {
     /// The checkpoint's ladders.
     pub fn tiers(&self) -> TierList {
         self.snapshot.borrow().tiers()
+    }
+
+    /// Drift alarms that stand.
+    pub fn alarms(&self) -> Vec<(Phase, Alarm)> {
+        let alarms = self.snapshot.borrow().alarms;
+        Phase::ALL.into_iter().filter_map(|phase| Some((phase, alarms[phase]?))).collect()
     }
 
     /// Returns after the next change of anything that [`Self::show`] tells, measured shares apart; false: there will be none.
