@@ -19,6 +19,12 @@ pub struct Options {
     pub flags: Vec<String>,
     /// Keep sockets, state and logs here instead of a new folder.
     pub folder: Option<PathBuf>,
+    /// Further environment variables.
+    pub environment: Vec<(String, String)>,
+    /// A command that runs skipd, with its first arguments.
+    pub wrapper: Vec<String>,
+    /// Join this bus instead of the daemon's own.
+    pub bus: Option<String>,
 }
 
 impl Options {
@@ -58,20 +64,38 @@ impl Daemon {
     /// # Errors
     /// Something is missing or does not come up; the error holds the daemon's log.
     pub fn start(options: Options) -> Result<Self> {
+        let started = Instant::now();
+        let mut daemon = Self::launch(options)?;
+        daemon.wait_for("skipd is ready", |http| http.get("/ready").ok().filter(|answer| answer.status == 200))?;
+        daemon.ready_after = started.elapsed();
+        Ok(daemon)
+    }
+
+    /// Starts a bus and a daemon, and waits for nothing.
+    ///
+    /// # Errors
+    /// Something is missing.
+    pub fn launch(options: Options) -> Result<Self> {
         let temporary = tempfile::Builder::new().prefix("skipd").tempdir()?;
         let folder = options.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
         let bus = Bus::start(temporary.path())?;
-        let started = Instant::now();
-        let mut process = spawn(&options, &folder, &bus.address())?;
-        let http = Http::new(folder.join("skipd.sock"));
-        eventually(Duration::from_secs(60), "skipd is ready", || {
-            if let Some(status) = process.ended()? {
+        let process = spawn(&options, &folder, options.bus.as_deref().unwrap_or(&bus.address()))?;
+        Ok(Self { process, bus, folder, ready_after: Duration::ZERO, _temporary: Some(temporary) })
+    }
+
+    /// Waits until `probe` finds something on the socket.
+    ///
+    /// # Errors
+    /// The daemon ended, or nothing was found within a minute; the error holds the daemon's log.
+    pub fn wait_for<T>(&mut self, what: &str, mut probe: impl FnMut(&Http) -> Option<T>) -> Result<T> {
+        let (http, folder) = (self.http(), self.folder.clone());
+        eventually(Duration::from_secs(60), what, || {
+            if let Some(status) = self.process.ended()? {
                 bail!("skipd ended with {status}:\n{}", log(&folder));
             }
-            Ok(http.get("/ready").ok().filter(|answer| answer.status == 200))
+            Ok(probe(&http))
         })
-        .with_context(|| log(&folder))?;
-        Ok(Self { process, bus, folder, ready_after: started.elapsed(), _temporary: Some(temporary) })
+        .with_context(|| log(&folder))
     }
 
     /// Starts a daemon that is expected to give up, and returns its exit code and log.
@@ -152,7 +176,15 @@ fn spawn(options: &Options, folder: &Path, bus: &str) -> Result<Guarded> {
     let mut args: Vec<String> = ["--model", &model.display().to_string(), "--bus", bus].map(str::to_owned).to_vec();
     args.extend(["--socket".into(), path("skipd.sock"), "--state-dir".into(), path("state"), "--tables".into(), path("tables.json")]);
     args.extend(options.flags.iter().cloned());
-    Guarded::start(&binary("skipd")?, &args, &folder.join("skipd.log"))
+    let skipd = binary("skipd")?;
+    let program = match options.wrapper.split_first() {
+        None => skipd,
+        Some((wrapper, first)) => {
+            args.splice(0..0, first.iter().cloned().chain([skipd.display().to_string()]));
+            PathBuf::from(wrapper)
+        }
+    };
+    Guarded::start_with(&program, &args, &options.environment, &folder.join("skipd.log"))
 }
 
 fn log(folder: &Path) -> String {

@@ -22,6 +22,14 @@ impl Guarded {
     /// # Errors
     /// The program or `sh` cannot be started.
     pub fn start(program: &Path, args: &[String], log: &Path) -> Result<Self> {
+        Self::start_with(program, args, &[], log)
+    }
+
+    /// The same with further environment variables.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(program: &Path, args: &[String], environment: &[(String, String)], log: &Path) -> Result<Self> {
         let log = std::fs::File::create(log).with_context(|| format!("creating {}", log.display()))?;
         let mut guard = Command::new("sh")
             .args(["-c", include_str!("guard.sh"), "guard"])
@@ -29,6 +37,7 @@ impl Guarded {
             .args(args)
             .env_remove("NOTIFY_SOCKET")
             .env_remove("LISTEN_FDS")
+            .envs(environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)

@@ -129,6 +129,24 @@ async fn a_long_prompt_comes_by_sealed_memfd() {
 }
 
 #[tokio::test]
+async fn bytes_that_are_no_utf8_are_refused_wherever_they_come_in() {
+    let daemon = Daemon::shared();
+    let connection = connect().await;
+    let mut file = File::from(memfd_create("prompt", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap());
+    file.write_all(b"ab\xff").unwrap();
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+    let prompt = zbus::Fd::from(OwnedFd::from(file));
+    let refused = manager(&connection).await.call::<_, _, (OwnedObjectPath, StreamFd)>("GenerateFd", &(prompt, options(3))).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("InvalidRequest") && refused.contains("not UTF-8 from byte 2 on"), "{refused}");
+    // A string of the bus cannot hold them (the bus itself turns such a message away), but JSON in it can spell half a character.
+    let half = r#"[{"role": "user", "content": "\ud800"}]"#;
+    let output = daemon.bus().busctl(&["call", NAME, OBJECT, "org.skipd.Skipd1.Manager", "Chat", "sa{sv}", half, "0"]).unwrap();
+    assert!(output.code != Some(0) && output.stderr.contains("messages"), "{output:?}");
+    daemon.assert_alive().unwrap();
+}
+
+#[tokio::test]
 async fn close_ends_a_request_and_the_signal_comes() {
     let connection = connect().await;
     // Portal rules: the path is known beforehand, so the signal cannot be missed.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const TEXT: &str = "/v1/completions";
 
 /// A copy of the checkpoint in `folder`, by links, to be spoilt.
-fn copy(folder: &Path) {
+pub fn copy(folder: &Path) {
     for file in fs::read_dir(checkpoint().unwrap()).unwrap() {
         let file = file.unwrap();
         symlink(file.path(), folder.join(file.file_name())).unwrap();

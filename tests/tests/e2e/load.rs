@@ -119,6 +119,35 @@ fn what_does_not_fit_waits_and_what_never_fits_is_refused() {
 }
 
 #[test]
+fn background_load_does_not_keep_a_control_request_out() {
+    let flags = ["--kv-tokens", "4096", "--max-running", "2", "--queue", "2"];
+    let daemon = Daemon::start(Options::default().flags(&flags)).unwrap();
+    let http = daemon.http();
+    let body = |priority: &str, tokens: u32| {
+        json!({"prompt": "Hello", "max_tokens": tokens, "ignore_eos": true, "stream": true, "skipd": {"priority": priority}}).to_string()
+    };
+    let mut background = Vec::new();
+    for _ in 0..2 {
+        let mut stream = http.open(TEXT, &body("background", 1500)).unwrap();
+        stream.event().unwrap().expect("it runs");
+        background.push(stream);
+    }
+    let _waiting: Vec<_> = (0..2).map(|_| http.open(TEXT, &body("background", 1500)).unwrap()).collect();
+    let full = |http: &Http| http.get("/skipd/v1/status").unwrap().expect(200).unwrap()["queue"]["waiting"] == 2;
+    eventually(Duration::from_secs(5), "slots and queue are full", || Ok(full(&http).then_some(()))).unwrap();
+    http.post(TEXT, body("background", 8)).unwrap().expect(429).unwrap();
+
+    let start = Instant::now();
+    let events = http.open(TEXT, &body("control", 8)).unwrap().rest().unwrap();
+    assert_eq!(crate::ends(&events), ["length"]);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(full(&http), "those who waited still do");
+    for stream in &mut background {
+        stream.event().unwrap().expect("and those who ran go on");
+    }
+}
+
+#[test]
 fn a_soak_of_mixed_requests_leaves_nothing_behind() {
     let seconds = std::env::var("SKIP_SOAK_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
     let daemon = Daemon::start(Options::default()).unwrap();

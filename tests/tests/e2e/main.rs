@@ -12,6 +12,8 @@ mod lifecycle;
 mod load;
 mod refusals;
 mod socket;
+mod stopping;
+mod supervised;
 mod tables;
 
 use serde_json::{Value, json};

@@ -185,5 +185,16 @@ fn the_bus_refuses_with_the_same_words() {
         call("org.skipd.Skipd1.Manager", &["Generate", "sa{sv}", "a", "1", "max_tokens", "u", "9000"]).contains("8192"),
         "context overflow"
     );
+    // A NaN is a value that JSON lacks: it must not pass for an option that was not set.
+    assert!(call("org.skipd.Skipd1.Manager", &["Generate", "sa{sv}", "a", "1", "temperature", "d", "nan"]).contains("temperature"));
+    let rows = |selector: &str| gdbus(&["org.skipd.Skipd1.Tables.SetTable", "prefill", selector, "{}"]);
+    for wrong in ["[[2048, 5.0], [1024, 6.0]]", "[[1024, NaN]]", "[[1024, -1.0]]"] {
+        assert!(rows(wrong).contains("org.skipd.Skipd1.Error.TableRefused"), "{wrong}: {}", rows(wrong));
+    }
+    assert!(call("org.skipd.Skipd1.Manager", &["Generate", "sa{sv}", "a", "1", "model", "s", "gpt-9"]).contains("gpt-9"));
+    assert!(gdbus(&["org.skipd.Skipd1.Manager.Generate", "a", "{'model': <'gpt-9'>}"]).contains("org.skipd.Skipd1.Error.NotFound"));
+    // Arguments of other types are turned away before any code of ours runs.
+    call("org.skipd.Skipd1.Manager", &["Tokenize", "u", "3"]);
+    call("org.skipd.Skipd1.Manager", &["Generate", "ua{sv}", "3", "0"]);
     daemon.assert_alive().unwrap();
 }

@@ -161,6 +161,51 @@ fn at_s_above_the_length_the_answer_is_the_dense_one() {
 }
 
 #[test]
+fn a_table_that_skips_far_more_than_its_tier_promises_is_reported_and_taken_out() {
+    // A ladder in which the 50 % tier has the rows of the 90 % one.
+    let folder = tempfile::tempdir().unwrap();
+    crate::lifecycle::copy(folder.path());
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let ladder = &mut config["skip_softmax_decode_scale_tables"];
+    ladder["50%"] = ladder["90%"].clone();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let options = Options { model: Some(folder.path().to_owned()), ..Options::default() };
+    let mut daemon = Daemon::start(options.flags(&["--on-drift", "dense"])).unwrap();
+    let http = daemon.http();
+    assert_eq!(set(&http, "decode", json!({"selector": "50%"}))["tier"], "50%");
+    assert!(
+        http.get("/metrics").unwrap().body.lines().any(|l| l.starts_with("skipd_drift_alarm") && l.contains("decode") && l.ends_with(" 0"))
+    );
+
+    let body = json!({"prompt": prose(2200), "max_tokens": 4000, "ignore_eos": true, "stream": true}).to_string();
+    let streams: Vec<_> = (0..3).map(|_| http.open(TEXT, &body).unwrap()).collect();
+    let alarm = daemon
+        .wait_for("the alarm", |http| {
+            let status = http.get("/skipd/v1/status").ok()?.expect(200).ok()?;
+            status["alarms"][0].as_str().map(str::to_owned)
+        })
+        .unwrap();
+    drop(streams);
+    assert!(alarm.starts_with("decode: drift: ") && alarm.ends_with("the tier stands for 50.0 %"), "{alarm}");
+    let metrics = http.get("/metrics").unwrap().body;
+    let gauge = |phase: &str| metrics.lines().find(|l| l.starts_with("skipd_drift_alarm") && l.contains(phase)).unwrap();
+    assert!(gauge("decode").ends_with(" 1") && gauge("prefill").ends_with(" 0"), "{metrics}");
+    let shown = eventually(Duration::from_secs(5), "it is dense", || {
+        let shown = show(&http, "decode");
+        Ok((shown["rows"] == Value::Null).then_some(shown))
+    })
+    .unwrap();
+    assert!(shown["notices"].to_string().contains("dense because of drift"), "{shown}");
+    let printed = daemon.skipctl(&["status"]).unwrap().ok().unwrap();
+    assert!(printed.contains(&alarm), "{printed}");
+    // The next set-table is somebody's word: the alarm is over.
+    assert_eq!(set(&http, "decode", json!({"selector": "90%"}))["tier"], "90%");
+    assert_eq!(http.get("/skipd/v1/status").unwrap().expect(200).unwrap()["alarms"], json!([]));
+}
+
+#[test]
 fn the_bus_sets_and_shows_tables_too() {
     let daemon = Daemon::start(Options::default()).unwrap();
     let at = ["org.skipd.Skipd1", "/org/skipd/Skipd1", "org.skipd.Skipd1.Tables"];
