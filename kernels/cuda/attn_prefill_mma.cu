@@ -3,7 +3,9 @@
 // A block owns 128 query rows of one head. WARPS warps stand in a grid of (128 / (16 MT)) row groups and KS key halves: at head_dim 128 two
 // warps share 32 rows and take 64 keys of each tile, because B fragments read once then serve 32 rows and shared memory is what limits
 // mma.sync on Hopper. The halves keep their own running maximum and are merged once, at the end; the vote sees both halves' maximum.
+// At head_dim 256 two stages of K and V do not fit: half tiles of 64 keys stream through three slots, K's two before V's two.
 // Dense and skip are separate kernels; a sequence without a threshold is bit-equal in both.
+#include "common/launch.h"
 #include "common/mma.cuh"
 #include "common/params.h"
 #include "common/table.cuh"
@@ -19,7 +21,11 @@ struct PrefillShape {
     static constexpr int kNt = kKeys / 8;            // n-tiles of 8 keys
     static constexpr int kDt = D / 8;                // n-tiles of 8 dimensions
     static constexpr int kTileBytes = kPage * D * 2;
-    static constexpr int kSmem = kTileBytes * 5 + 2 * kHalves * kPage * 4;  // Q, two stages of K and V, tile maxima
+    static constexpr bool kStreams = D == 256;
+    static constexpr int kParts = kStreams ? 2 : 1;  // loads of a K or V tile
+    static constexpr int kSlot = kTileBytes / kParts;
+    static constexpr int kVotes = kTileBytes + (kStreams ? 3 : 4) * kSlot;  // offset of the tiles' maxima
+    static_assert(kThreads == prefill_threads(D) && kVotes + (kHalves == 2 ? 3 * kPage * 4 : 0) == prefill_shared_bytes(D));
 };
 
 // Byte offset of 16-byte chunk `chunk` of row `row`; the swizzle keeps ldmatrix free of bank conflicts.
@@ -39,15 +45,28 @@ __device__ __forceinline__ void load_tile(uint32_t dst, const char* src, int64_t
     }
 }
 
-// For tests: the vote of tile j in the oracle's shape, [heads][q_tiles][k_tiles].
-__device__ __forceinline__ void record_vote(const AttnParams& p, const Seq& seq, int2 item, int j, uint8_t kept) {
-    if (p.kept == nullptr || threadIdx.x != 0) return;
+// What is read once a tile or less: in shared memory, where it holds no registers in the loop.
+struct Tile {
+    const int32_t* pages;
+    uint8_t* kept;        // for tests: where the votes of this row of tiles go, or null
+    int32_t kv_len;
+    int32_t row;          // absolute position of the tile's row 0
+    int32_t first, end;   // rows of the tile that exist
+    int32_t packed_row;   // row 0 in the packed queries and outputs
+    int32_t first_key_tile, last_key_tile;
+    float threshold;      // in units of q.k
+    uint32_t skipped;
+};
+
+// Votes for tests, in the oracle's shape: [heads][q_tiles][k_tiles].
+__device__ __forceinline__ uint8_t* votes_of(const AttnParams& p, const Seq& seq, Work item) {
+    if (p.kept == nullptr) return nullptr;
     const int64_t q_tiles = (seq.q_start + seq.q_len - 1) / kPage - seq.q_start / kPage + 1, k_tiles = (seq.kv_len + kPage - 1) / kPage;
-    p.kept[p.kept_offset[item.x] + (blockIdx.x * q_tiles + item.y) * k_tiles + j] = kept;
+    return p.kept + p.kept_offset[item.seq] + (blockIdx.x * q_tiles + item.tile) * k_tiles;
 }
 
-// A K or V tile is contiguous; rows from `live` on become zero, so that whatever lies behind the last token cannot reach a product.
-template <int D, int THREADS>
+// K and V tiles are contiguous; rows from `live` on become zero, so that whatever lies behind the last token cannot reach a product.
+template <int D, int THREADS, int ROWS>
 __device__ __forceinline__ void load_page(uint32_t dst, const char* src, int live) {
     constexpr int kChunks = D / 8, kStep = THREADS / kChunks;  // rows a round; a multiple of 8, so that the swizzle stays
     static_assert(kStep % 8 == 0);
@@ -55,91 +74,135 @@ __device__ __forceinline__ void load_page(uint32_t dst, const char* src, int liv
     dst += tile_offset<D>(row, threadIdx.x % kChunks);
     src += threadIdx.x * 16;
 #pragma unroll
-    for (int i = 0; i < kPage / kStep; ++i) cp_async16_zfill(dst + i * kStep * D * 2, src + i * THREADS * 16, row + i * kStep < live ? 16 : 0);
+    for (int i = 0; i < ROWS / kStep; ++i) cp_async16_zfill(dst + i * kStep * D * 2, src + i * THREADS * 16, row + i * kStep < live ? 16 : 0);
 }
 
-template <typename T, int D, int WARPS, int MT, bool SKIP>
+template <typename T, typename TO, int D, int WARPS, int MT, bool SKIP>
 __device__ __forceinline__ void prefill(const AttnParams& p) {
     using S = PrefillShape<D, WARPS, MT>;
-    extern __shared__ __align__(128) char smem[];
-    const uint32_t sq = smem_addr(smem), sk = sq + S::kTileBytes, sv = sk + 2 * S::kTileBytes;
-    float* tile_max = reinterpret_cast<float*>(smem + 5 * S::kTileBytes);  // [parity][half][128]
+    extern __shared__ __align__(512) char smem[];
+    const uint32_t sq = smem_addr(smem), slots = sq + S::kTileBytes;  // K, K, V, V in turns; streaming: any of three
+    float* tile_max = reinterpret_cast<float*>(smem + S::kVotes);     // two halves: [half][128], and the running maximum [128]
+    float* running_max = tile_max + 2 * kPage;
 
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const int group = warp % S::kRowGroups, half = warp / S::kRowGroups;
-    const int2 item = p.work[blockIdx.y];
-    const Seq seq = p.seqs[item.x];
     const int head = blockIdx.x, kv_head = head / (p.heads / p.kv_heads);
-    const int tile_row = (seq.q_start / kPage + item.y) * kPage;            // absolute position of row 0 of the tile
-    const int first = max(seq.q_start - tile_row, 0), end = min(seq.q_start + seq.q_len - tile_row, kPage);
-    const int32_t* pages = p.block_tables + seq.pages;
-    const int last_tile = (tile_row + end - 1) / kPage;
-    const int first_tile = p.window > 0 ? max(tile_row + first - p.window + 1, 0) / kPage : 0;
+    __shared__ Tile shared_tile;
+    if (threadIdx.x == 0) {
+        const Work item = p.work[blockIdx.y];
+        Tile t = {};
+        if (item.seq >= 0) {
+            const Seq seq = p.seqs[item.seq];
+            t.row = (seq.q_start / kPage + item.tile) * kPage;
+            t.first = max(seq.q_start - t.row, 0);
+            t.end = min(seq.q_start + seq.q_len - t.row, kPage);
+            t.pages = p.block_tables + seq.pages;
+            t.kept = votes_of(p, seq, item);
+            t.kv_len = seq.kv_len;
+            t.packed_row = seq.row + t.row - seq.q_start;
+            t.first_key_tile = p.window > 0 ? max(t.row + t.first - p.window + 1, 0) / kPage : 0;
+            t.last_key_tile = (t.row + t.end - 1) / kPage;
+            t.threshold = SKIP && p.window == 0 ? ln_lambda(p.tables, seq.table, seq.final_len) / p.scale : -INFINITY;
+        }
+        shared_tile = t;
+    }
+    __syncthreads();
+    volatile Tile& tile = shared_tile;
+    if (tile.end == 0) return;
 
-    const char* q = static_cast<const char*>(p.q) + ((seq.row + tile_row - seq.q_start) * p.q_stride + int64_t(head) * D) * 2;
-    load_tile<D, S::kThreads>(sq, q, p.q_stride * 2, first, end);
+    const char* q = static_cast<const char*>(p.q) + (tile.packed_row * p.q_stride + int64_t(head) * D) * 2;
+    load_tile<D, S::kThreads>(sq, q, p.q_stride * 2, tile.first, tile.end);
     auto load_kv = [&](int j) {
-        const int64_t base = (int64_t(pages[j]) * p.kv_heads + kv_head) * S::kTileBytes;
-        const int live = min(seq.kv_len - j * kPage, kPage);
-        load_page<D, S::kThreads>(sk + (j & 1) * S::kTileBytes, static_cast<const char*>(p.k) + base, live);
-        load_page<D, S::kThreads>(sv + (j & 1) * S::kTileBytes, static_cast<const char*>(p.v) + base, live);
+        const int64_t base = (int64_t(tile.pages[j]) * p.kv_heads + kv_head) * S::kTileBytes;
+        const int live = tile.kv_len - j * kPage;
+        load_page<D, S::kThreads, kPage>(slots + (j & 1) * S::kSlot, static_cast<const char*>(p.k) + base, live);
+        load_page<D, S::kThreads, kPage>(slots + (2 + (j & 1)) * S::kSlot, static_cast<const char*>(p.v) + base, live);
     };
-    load_kv(first_tile);
-    cp_async_commit();
+    // Streaming: loads run two ahead of the products, four to a tile.
+    int asked = 4 * tile.first_key_tile, load_slot = 0, slot = 2;
+    auto ask = [&] {
+        const int j = asked >> 2, part = asked & 1;
+        if (j <= tile.last_key_tile) {
+            const int64_t base = (int64_t(tile.pages[j]) * p.kv_heads + kv_head) * S::kTileBytes + part * S::kSlot;
+            load_page<D, S::kThreads, kPage / S::kParts>(slots + load_slot * S::kSlot, static_cast<const char*>(asked & 2 ? p.v : p.k) + base, tile.kv_len - j * kPage - part * (kPage / S::kParts));
+        }
+        cp_async_commit();
+        ++asked;
+        load_slot = load_slot == 2 ? 0 : load_slot + 1;
+    };
+    // The next part is there, the one before it done with in every warp, and its slot asked for anew.
+    auto next_part = [&] {
+        cp_async_wait<1>();
+        __syncthreads();
+        ask();
+        slot = slot == 2 ? 0 : slot + 1;
+    };
+    if constexpr (S::kStreams) {
+        ask();
+        ask();
+    } else {
+        load_kv(tile.first_key_tile);
+        cp_async_commit();
+    }
 
     const float scale_log2 = p.scale * 1.44269504088896340736f;
-    float threshold = -INFINITY;  // in units of q.k
-    if constexpr (SKIP) {
-        if (p.window == 0) threshold = ln_lambda(p.tables, seq.table, seq.final_len) / p.scale;
-    }
-    const bool votes = SKIP && threshold > -INFINITY;
 
     float o[MT][S::kDt][4] = {};
-    float row_max[MT][2], row_sum[MT][2] = {}, vote_max[MT][2];
+    float row_max[MT][2], row_sum[MT][2] = {};
 #pragma unroll
-    for (int m = 0; m < MT; ++m) row_max[m][0] = row_max[m][1] = vote_max[m][0] = vote_max[m][1] = -INFINITY;
+    for (int m = 0; m < MT; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
     const int my_row = group * 16 * MT + (lane >> 2);                        // + 16 m + 8 i
-    unsigned n_skipped = 0;
+    if constexpr (SKIP && S::kHalves == 2) {
+        if (threadIdx.x < kPage) running_max[threadIdx.x] = -INFINITY;       // seen after the loop's first barrier
+    }
     // Fragment addresses: a step of 16 dimensions flips bits 5 and up (the swizzle is an exclusive or), a step of 16 rows adds.
     const uint32_t q_frag = sq + tile_offset<D>(group * MT * 16 + (lane & 15), lane >> 4);
-    const uint32_t k_frag = sk + tile_offset<D>(half * S::kKeys + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
-    const uint32_t v_frag = sv + tile_offset<D>(half * S::kKeys + (lane & 15), lane >> 4);
+    const uint32_t k_frag = slots + tile_offset<D>(half * S::kKeys + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+    const uint32_t v_frag = slots + (S::kStreams ? 0 : 2) * S::kSlot + tile_offset<D>(half * S::kKeys + (lane & 15), lane >> 4);
 
-    for (int j = first_tile; j <= last_tile; ++j) {
-        cp_async_wait<0>();
-        __syncthreads();
-        if (j < last_tile) load_kv(j + 1);
-        cp_async_commit();
-
+    for (int j = tile.first_key_tile; j <= tile.last_key_tile; ++j) {
+        if constexpr (!S::kStreams) {
+            cp_async_wait<0>();
+            __syncthreads();
+            if (j < tile.last_key_tile) load_kv(j + 1);
+            cp_async_commit();
+        }
         float s[MT][S::kNt][4] = {};
-        const uint32_t stage = (j & 1) * S::kTileBytes;
 #pragma unroll
-        for (int kk = 0; kk < D / 16; ++kk) {
-            uint32_t a[MT][4];
+        for (int part = 0; part < S::kParts; ++part) {
+            if constexpr (S::kStreams) next_part();
+            const uint32_t stage = (S::kStreams ? slot : j & 1) * S::kSlot;
 #pragma unroll
-            for (int m = 0; m < MT; ++m) ldmatrix_x4(a[m], (q_frag ^ (kk << 5)) + m * 16 * D * 2);
+            for (int kk = 0; kk < D / 16; ++kk) {
+                uint32_t a[MT][4];
 #pragma unroll
-            for (int n = 0; n < S::kNt / 2; ++n) {
-                uint32_t b[4];
-                ldmatrix_x4(b, ((k_frag + stage) ^ (kk << 5)) + n * 16 * D * 2);
+                for (int m = 0; m < MT; ++m) ldmatrix_x4(a[m], (q_frag ^ (kk << 5)) + m * 16 * D * 2);
 #pragma unroll
-                for (int m = 0; m < MT; ++m) {
-                    mma<T>(s[m][2 * n], a[m], b[0], b[1]);
-                    mma<T>(s[m][2 * n + 1], a[m], b[2], b[3]);
+                for (int n = 0; n < S::kNt / 2 / S::kParts; ++n) {
+                    uint32_t b[4];
+                    ldmatrix_x4(b, ((k_frag + stage) ^ (kk << 5)) + n * 16 * D * 2);
+                    const int at = 2 * n + part * (S::kNt / S::kParts);
+#pragma unroll
+                    for (int m = 0; m < MT; ++m) {
+                        mma<T>(s[m][at], a[m], b[0], b[1]);
+                        mma<T>(s[m][at + 1], a[m], b[2], b[3]);
+                    }
                 }
             }
         }
         // Tiles before the diagonal need no mask; a windowed layer masks wherever its edge may cut.
         const int key0 = j * kPage + half * S::kKeys + (lane & 3) * 2;
-        const bool cut = p.window > 0 && tile_row + end - 1 - j * kPage >= p.window;
-        if (j * kPage + kPage - 1 > tile_row || cut) {
+        const bool cut = p.window > 0 && tile.row + tile.end - 1 - j * kPage >= p.window;
+        if (j * kPage + kPage - 1 > tile.row || cut) {
+            const int row0 = tile.row;
 #pragma unroll
             for (int m = 0; m < MT; ++m)
 #pragma unroll
                 for (int n = 0; n < S::kNt; ++n)
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
-                        const int key = key0 + n * 8 + (e & 1), pos = tile_row + my_row + m * 16 + (e >> 1) * 8;
+                        const int key = key0 + n * 8 + (e & 1), pos = row0 + my_row + m * 16 + (e >> 1) * 8;
                         if (key > pos || (p.window > 0 && key <= pos - p.window)) s[m][n][e] = -INFINITY;
                     }
         }
@@ -155,35 +218,39 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
                 t[m][i] = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
             }
         if constexpr (SKIP) {
-            if (votes) {
+            if (tile.threshold > -INFINITY) {
                 // Every existing row sees at least the tile's first key, so every existing row votes; a running maximum of -inf
                 // compares false and keeps the tile.
                 bool below = true;
-                float* mine = tile_max + ((j & 1) * S::kHalves + half) * kPage;
+                const int first = tile.first, end = tile.end;
+                const float threshold = tile.threshold;
 #pragma unroll
                 for (int m = 0; m < MT; ++m)
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
                         const int r = my_row + m * 16 + i * 8;
-                        below &= r < first || r >= end || t[m][i] - (S::kHalves > 1 ? vote_max[m][i] : row_max[m][i]) < threshold;
-                        if (S::kHalves > 1 && (lane & 3) == 0) mine[r] = t[m][i];
+                        below &= r < first || r >= end || t[m][i] - (S::kHalves > 1 ? running_max[r] : row_max[m][i]) < threshold;
+                        if (S::kHalves > 1 && (lane & 3) == 0) tile_max[half * kPage + r] = t[m][i];
                     }
                 const bool skip = barrier_all(below);
-                n_skipped += skip;
                 if (skip) {
-                    record_vote(p, seq, item, j, 0);
+                    if (threadIdx.x == 0) {
+                        tile.skipped = tile.skipped + 1;
+                        if (tile.kept != nullptr) tile.kept[j] = 0;
+                    }
+                    if constexpr (S::kStreams) {  // V was asked for already
+                        next_part();
+                        next_part();
+                    }
                     continue;
                 }
                 if constexpr (S::kHalves > 1) {
-                    const float* other = tile_max + ((j & 1) * S::kHalves + (S::kHalves - 1 - half)) * kPage;
-#pragma unroll
-                    for (int m = 0; m < MT; ++m)
-#pragma unroll
-                        for (int i = 0; i < 2; ++i) vote_max[m][i] = fmaxf(fmaxf(vote_max[m][i], t[m][i]), other[my_row + m * 16 + i * 8]);
+                    // Both halves have read it; it is read again after the next tile's barrier.
+                    if (threadIdx.x < kPage) running_max[threadIdx.x] = fmaxf(running_max[threadIdx.x], fmaxf(tile_max[threadIdx.x], tile_max[kPage + threadIdx.x]));
                 }
             }
         }
-        record_vote(p, seq, item, j, 1);
+        if (tile.kept != nullptr && threadIdx.x == 0) tile.kept[j] = 1;
 
         bool moved = false;
         float alpha[MT][2];
@@ -216,23 +283,29 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
                     for (int e = 0; e < 4; ++e) o[m][n][e] *= alpha[m][e >> 1];
         }
 #pragma unroll
-        for (int kk = 0; kk < S::kKeys / 16; ++kk) {
-            uint32_t a[MT][4];
+        for (int part = 0; part < S::kParts; ++part) {
+            if constexpr (S::kStreams) next_part();
+            const uint32_t stage = (S::kStreams ? slot : j & 1) * S::kSlot;
 #pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                a[m][0] = pack2<T>(s[m][2 * kk][0], s[m][2 * kk][1]);
-                a[m][1] = pack2<T>(s[m][2 * kk][2], s[m][2 * kk][3]);
-                a[m][2] = pack2<T>(s[m][2 * kk + 1][0], s[m][2 * kk + 1][1]);
-                a[m][3] = pack2<T>(s[m][2 * kk + 1][2], s[m][2 * kk + 1][3]);
-            }
-#pragma unroll
-            for (int n = 0; n < S::kDt / 2; ++n) {
-                uint32_t b[4];
-                ldmatrix_x4_trans(b, ((v_frag + stage) ^ (n << 5)) + kk * 16 * D * 2);
+            for (int kk = 0; kk < S::kKeys / 16 / S::kParts; ++kk) {
+                const int at = 2 * kk + part * (S::kNt / S::kParts);
+                uint32_t a[MT][4];
 #pragma unroll
                 for (int m = 0; m < MT; ++m) {
-                    mma<T>(o[m][2 * n], a[m], b[0], b[1]);
-                    mma<T>(o[m][2 * n + 1], a[m], b[2], b[3]);
+                    a[m][0] = pack2<T>(s[m][at][0], s[m][at][1]);
+                    a[m][1] = pack2<T>(s[m][at][2], s[m][at][3]);
+                    a[m][2] = pack2<T>(s[m][at + 1][0], s[m][at + 1][1]);
+                    a[m][3] = pack2<T>(s[m][at + 1][2], s[m][at + 1][3]);
+                }
+#pragma unroll
+                for (int n = 0; n < S::kDt / 2; ++n) {
+                    uint32_t b[4];
+                    ldmatrix_x4_trans(b, ((v_frag + stage) ^ (n << 5)) + kk * 16 * D * 2);
+#pragma unroll
+                    for (int m = 0; m < MT; ++m) {
+                        mma<T>(o[m][2 * n], a[m], b[0], b[1]);
+                        mma<T>(o[m][2 * n + 1], a[m], b[2], b[3]);
+                    }
                 }
             }
         }
@@ -288,33 +361,37 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int r = my_row + m * 16 + i * 8;
-            if (r < first || r >= end) continue;
-            const int64_t row = seq.row + tile_row - seq.q_start + r;
+            if (r < tile.first || r >= tile.end) continue;
+            const int64_t row = tile.packed_row + r;
             const float inv = row_sum[m][i] > 0.f ? 1.f / row_sum[m][i] : 0.f;
             uint32_t* out = reinterpret_cast<uint32_t*>(static_cast<char*>(p.out) + ((row * p.heads + head) * D + (lane & 3) * 2) * 2);
 #pragma unroll
-            for (int n = 0; n < S::kDt; ++n) out[n * 4] = pack2<T>(o[m][n][2 * i] * inv, o[m][n][2 * i + 1] * inv);
+            for (int n = 0; n < S::kDt; ++n) out[n * 4] = pack2<TO>(o[m][n][2 * i] * inv, o[m][n][2 * i + 1] * inv);
             if (p.lse && (lane & 3) == 0)
                 p.lse[row * p.heads + head] = row_sum[m][i] > 0.f ? row_max[m][i] * p.scale + logf(row_sum[m][i]) : -INFINITY;
         }
     if constexpr (SKIP) {
-        if (votes && p.counters && threadIdx.x == 0) {
-            atomicAdd(&p.counters[item.x].votes, static_cast<unsigned long long>(last_tile + 1));
-            atomicAdd(&p.counters[item.x].skipped, static_cast<unsigned long long>(n_skipped));
+        if (tile.threshold > -INFINITY && p.counters && threadIdx.x == 0) {
+            Counters& counters = p.counters[p.work[blockIdx.y].seq];
+            atomicAdd(&counters.votes, static_cast<unsigned long long>(tile.last_key_tile + 1));
+            atomicAdd(&counters.skipped, static_cast<unsigned long long>(tile.skipped));
         }
     }
 }
 
 }  // namespace skip
 
-#define PREFILL(NAME, T, D, WARPS, MT, BLOCKS)                                                                       \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attn_prefill_##NAME##_d##D##_dense_mma(const __grid_constant__ skip::AttnParams p) { \
-        skip::prefill<T, D, WARPS, MT, false>(p);                                                                    \
-    }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attn_prefill_##NAME##_d##D##_skip_mma(const __grid_constant__ skip::AttnParams p) { \
-        skip::prefill<T, D, WARPS, MT, true>(p);                                                                     \
+#define PREFILL_ONE(NAME, T, TO, D, WARPS, MT, BLOCKS, SUFFIX, SKIP)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attn_prefill_##NAME##_d##D##_##SUFFIX##_mma(const __grid_constant__ skip::AttnParams p) { \
+        skip::prefill<T, TO, D, WARPS, MT, SKIP>(p);                                                                                                         \
     }
-PREFILL(bf16, __nv_bfloat16, 64, 4, 2, 2)
-PREFILL(fp16, __half, 64, 4, 2, 2)
-PREFILL(bf16, __nv_bfloat16, 128, 8, 2, 1)
-PREFILL(fp16, __half, 128, 8, 2, 1)
+#define PREFILL(NAME, T, TO, D, WARPS, MT, BLOCKS)                    \
+    PREFILL_ONE(NAME, T, TO, D, WARPS, MT, BLOCKS, dense, false)      \
+    PREFILL_ONE(NAME, T, TO, D, WARPS, MT, BLOCKS, skip, true)
+#define PREFILL_ALL(NAME, T, TO)          \
+    PREFILL(NAME, T, TO, 64, 4, 2, 2)     \
+    PREFILL(NAME, T, TO, 128, 8, 2, 1)    \
+    PREFILL(NAME, T, TO, 256, 8, 1, 1)
+PREFILL_ALL(bf16, __nv_bfloat16, __nv_bfloat16)
+PREFILL_ALL(fp16, __half, __half)
+PREFILL_ALL(fp16bf16, __half, __nv_bfloat16)

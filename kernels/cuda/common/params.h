@@ -36,6 +36,12 @@ struct Counters {
     unsigned long long skipped;
 };
 
+// One entry of the prefill work list.
+struct Work {
+    int32_t seq;                 // -1: nothing to do
+    int32_t tile;                // query tile of the sequence, counted from its first row's
+};
+
 struct AttnParams {
     const void* q;               // [rows][q_stride], head h at h * head_dim, RoPE applied
     const void* k;               // [page][kv_head][128][head_dim]
@@ -48,7 +54,7 @@ struct AttnParams {
     Counters* counters;          // one a sequence, or null
     uint8_t* kept;               // votes for tests, or null; see kept_offset
     const int64_t* kept_offset;  // one a sequence
-    const int2* work;            // prefill: (sequence, query tile) longest first
+    const Work* work;            // prefill: longest first
     void* workspace;             // decode: scores, run maxima, survivor lists, partials
     int64_t q_stride;
     int32_t heads;

@@ -1,0 +1,78 @@
+// What a host gives each kernel: threads, grid, dynamic shared memory, workspace. Plain arithmetic, to be repeated on the other side.
+//
+// Architecture is that of the machine code loaded: `roomy` from sm_90 on (227 KB of shared memory a block), else 163 KB (sm_80, sm_87).
+//
+//   kernel                     threads             grid                         dynamic shared memory
+//   attn_prefill_*_{dense,skip} prefill_threads(d) (heads, work entries, 1)     prefill_shared_bytes(d)
+//   attn_decode_*               kDecodeThreads     (blocks, 1, 1)               decode_shared_bytes(kernel, d, roomy)
+//
+// Decode wants as many blocks as the device has multiprocessors, at most kMaxBlocks, the same number for every kernel of a step; and at most
+// kMaxSegments sequences x KV heads a launch. Its workspace is decode_workspace_bytes(), zeroed once: counters return to zero by themselves,
+// nothing else in it is expected to hold any value. The gather may be launched so that it starts before the scan ends (programmatic stream
+// serialisation): it waits by itself.
+//
+// Sequences with q_len 0 or kv_len 0 are passed over: their rows are left as they were. Work entries with sequence -1 are nothing to do.
+#pragma once
+#include <cstdint>
+
+#include "params.h"
+
+#ifdef __CUDACC__
+#define SKIP_BOTH __host__ __device__
+#else
+#define SKIP_BOTH
+#endif
+
+namespace skip {
+
+constexpr int kDecodeWarps = 4;
+constexpr int kDecodeThreads = kDecodeWarps * 32;
+constexpr int kHeads = 8;            // heads a KV group at most
+constexpr int kMaxSegments = 1024;   // sequences x KV heads of a launch
+constexpr int kMaxBlocks = 256;      // of a decode launch
+
+SKIP_BOTH constexpr int prefill_threads(int d) { return d == 64 ? 128 : 256; }
+// Q and two stages of K and V; at d = 128, where two halves of keys are worked on apart, their maxima; at d = 256 Q and three half tiles of K or V.
+SKIP_BOTH constexpr int prefill_shared_bytes(int d) { return (d == 256 ? 5 : 10) * kPage * d + (d == 128 ? 3 * kPage * 4 : 0); }
+
+enum class Decode { kDense, kGuarded, kScan, kGather };
+
+SKIP_BOTH constexpr bool decode_reads_both(Decode kernel) { return kernel == Decode::kDense || kernel == Decode::kGuarded; }
+// Keys a stage of a warp's ring: a run, or half of one where K and V together would leave no room for a second stage.
+SKIP_BOTH constexpr int decode_stage_keys(Decode kernel, int d) { return decode_reads_both(kernel) && d == 256 ? kRun / 2 : kRun; }
+// Gather has a run's scores (512 bytes) and maxima (32) beside its values.
+SKIP_BOTH constexpr int decode_stage_bytes(Decode kernel, int d) {
+    return decode_stage_keys(kernel, d) * d * 2 * (decode_reads_both(kernel) ? 2 : 1) + (kernel == Decode::kGather ? 640 : 0);
+}
+// Scan and gather up to d = 128 leave room for a block of the other, so that the second launch overlaps the tail of the first.
+SKIP_BOTH constexpr int decode_ring_limit(Decode kernel, int d, bool roomy) {
+    return decode_reads_both(kernel) || d == 256 ? (roomy ? 192 << 10 : 136 << 10) : (roomy ? 96 << 10 : 70 << 10);
+}
+SKIP_BOTH constexpr int decode_stages(Decode kernel, int d, bool roomy) {
+    const int fit = decode_ring_limit(kernel, d, roomy) / (kDecodeWarps * decode_stage_bytes(kernel, d));
+    return fit > 8 ? 8 : fit;
+}
+SKIP_BOTH constexpr int decode_shared_bytes(Decode kernel, int d, bool roomy) {
+    return decode_stages(kernel, d, roomy) * decode_stage_bytes(kernel, d) * kDecodeWarps;
+}
+
+// The decode workspace, in bytes from its start. `segments` = sequences x KV heads, `max_runs` = AttnParams::max_runs, runs of 32 keys of the
+// longest sequence the launch may meet. Partial sums first: a slot for each (segment, block) pair that meets, at index segment + block.
+struct DecodeLayout {
+    int64_t stats, scores, run_max, lists, tops, counts, arrivals, end;
+    SKIP_BOTH constexpr DecodeLayout(int64_t segments, int64_t blocks, int64_t max_runs, int d)
+        : stats((segments + blocks) * kHeads * d * 4),
+          scores(stats + (segments + blocks) * kHeads * 2 * 4),
+          run_max(scores + segments * max_runs * 512),
+          lists(run_max + segments * max_runs * kHeads * 4),
+          tops(lists + (segments * max_runs * 4 + 15) / 16 * 16),
+          counts(tops + segments * kHeads * 4),
+          arrivals(counts + segments * 4),
+          end(arrivals + 2 * segments * 4) {}
+};
+// The dense and guarded kernels use partial sums and counters alone, but find them by the same layout (max_runs may then be 0).
+SKIP_BOTH constexpr int64_t decode_workspace_bytes(int64_t segments, int64_t blocks, int64_t max_runs, int d) {
+    return DecodeLayout(segments, blocks, max_runs, d).end;
+}
+
+}  // namespace skip
