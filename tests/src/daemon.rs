@@ -23,7 +23,7 @@ pub struct Options {
     pub environment: Vec<(String, String)>,
     /// A command that runs skipd, with its first arguments.
     pub wrapper: Vec<String>,
-    /// Join this bus instead of the daemon's own.
+    /// Join this bus instead of the daemon's own; empty: say nothing of a bus.
     pub bus: Option<String>,
 }
 
@@ -173,7 +173,10 @@ impl Daemon {
 fn spawn(options: &Options, folder: &Path, bus: &str) -> Result<Guarded> {
     let model = options.model.clone().map_or_else(checkpoint, Ok)?;
     let path = |name: &str| folder.join(name).display().to_string();
-    let mut args: Vec<String> = ["--model", &model.display().to_string(), "--bus", bus].map(str::to_owned).to_vec();
+    let mut args = vec!["--model".to_owned(), model.display().to_string()];
+    if !bus.is_empty() {
+        args.extend(["--bus".into(), bus.into()]);
+    }
     args.extend(["--socket".into(), path("skipd.sock"), "--state-dir".into(), path("state"), "--tables".into(), path("tables.json")]);
     args.extend(options.flags.iter().cloned());
     let skipd = binary("skipd")?;

@@ -131,6 +131,58 @@ fn an_absent_bus_is_an_error_that_names_it() {
 }
 
 #[test]
+fn without_being_asked_for_the_system_bus_may_be_absent() {
+    let environment = vec![("DBUS_SYSTEM_BUS_ADDRESS".to_owned(), "unix:path=/nonexistent/system".to_owned())];
+    let daemon = Daemon::start(Options { bus: Some(String::new()), environment, ..Options::default() }).unwrap();
+    assert!(daemon.log().contains("serving the socket alone"), "{}", daemon.log());
+    daemon.assert_alive().unwrap();
+}
+
+#[test]
+fn a_second_daemon_on_the_bus_is_refused_and_the_first_keeps_its_name() {
+    let daemon = Daemon::shared();
+    let (code, log) = Daemon::refused(Options::default(), &daemon.bus().address()).unwrap();
+    assert_eq!(code, Some(4), "{log}");
+    assert!(log.contains("org.skipd.Skipd1 is owned by another process"), "{log}");
+    let state = ["get-property", "org.skipd.Skipd1", "/org/skipd/Skipd1", "org.skipd.Skipd1.Manager", "State"];
+    assert_eq!(daemon.bus().busctl(&state).unwrap().ok().unwrap().trim(), r#"s "ready""#);
+}
+
+#[test]
+fn weights_that_are_no_numbers_fail_each_request_and_not_the_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path());
+    let mut file = fs::read(folder.path().join("model.safetensors")).unwrap();
+    let header_len = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..8 + header_len]).unwrap();
+    let norm = &header["model.norm.weight"];
+    let at = 8 + header_len + norm["data_offsets"][0].as_u64().unwrap() as usize;
+    // All ones in the exponent and more: NaN in bf16, fp16 and float32 alike.
+    file[at..at + 4].fill(0xff);
+    replace(folder.path(), "model.safetensors", &file);
+    let daemon = Daemon::start(Options { model: Some(folder.path().to_owned()), ..Options::default() }).unwrap();
+    let refused = daemon.http().post(TEXT, completion("Hello", 4).to_string()).unwrap().expect(500).unwrap();
+    assert_eq!(refused["error"]["code"], "internal_error");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("not numbers"), "{refused}");
+    let streamed = json!({"prompt": "Hello", "max_tokens": 4, "stream": true}).to_string();
+    assert_eq!(crate::ends(&daemon.http().open(TEXT, &streamed).unwrap().rest().unwrap()), ["internal_error"]);
+    let status = daemon.http().get("/skipd/v1/status").unwrap().expect(200).unwrap();
+    assert_eq!((&status["state"], &status["cache"]["free"]), (&json!("ready"), &status["cache"]["pages"]));
+}
+
+#[test]
+fn the_bus_drains_too() {
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let manager = ["org.skipd.Skipd1", "/org/skipd/Skipd1", "org.skipd.Skipd1.Manager"];
+    let busctl = |verb: &str, args: &[&str]| daemon.bus().busctl(&[&[verb], &manager[..], args].concat()).unwrap();
+    busctl("call", &["Drain"]).ok().unwrap();
+    assert_eq!(busctl("get-property", &["State"]).ok().unwrap().trim(), r#"s "draining""#);
+    let refused = busctl("call", &["Generate", "sa{sv}", "a", "0"]);
+    assert!(refused.code != Some(0) && refused.stderr.contains("draining"), "{refused:?}");
+    assert_eq!(daemon.http().post(TEXT, completion("a", 1).to_string()).unwrap().expect(503).unwrap()["error"]["code"], "draining");
+}
+
+#[test]
 fn a_bus_that_dies_leaves_the_socket_or_ends_the_daemon_cleanly() {
     let mut daemon = Daemon::start(Options::default()).unwrap();
     daemon.bus().kill().unwrap();
