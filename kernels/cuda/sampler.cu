@@ -337,7 +337,7 @@ __device__ __forceinline__ void sample_draw(const float* logits, int vocab, cons
 
 }  // namespace skip
 
-#define SAMPLER extern "C" __global__ void __launch_bounds__(skip::kDrawThreads)
+#define SAMPLER extern "C" __global__ void __launch_bounds__(skip::kDrawThreads, 2)
 SAMPLER sample_greedy(const float* logits, int vocab, const skip::SampleParams* params, int* drawn_ids, skip::Drawn* out, skip::SampleWork* work) {
     skip::sample_greedy(logits, vocab, params, drawn_ids, out, work);
 }
