@@ -1,4 +1,4 @@
-//! Starting, failing to start, and ending: bad checkpoints, a taken socket, no bus, signals under load.
+//! Starting, failing to start, and draining: bad checkpoints, a taken socket, no bus.
 
 use crate::completion;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use skip_tests::{Daemon, Options};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TEXT: &str = "/v1/completions";
 
@@ -200,27 +200,6 @@ fn a_bad_flag_is_refused_with_its_name() {
         let (code, log) = Daemon::refused(Options::default().flags(&[flag, value]), "none").unwrap();
         assert!(code.is_some_and(|c| c != 0 && c < 128) && log.contains(flag), "{flag} {value}: {code:?}\n{log}");
     }
-}
-
-#[test]
-fn a_signal_under_load_ends_every_stream_and_the_process() {
-    let mut daemon = Daemon::start(Options::default().flags(&["--drain-seconds", "0.5"])).unwrap();
-    let body =
-        json!({"prompt": "Hello", "max_tokens": 4000, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}})
-            .to_string();
-    let mut streams: Vec<_> = (0..4).map(|_| daemon.http().open(TEXT, &body).unwrap()).collect();
-    for stream in &mut streams {
-        stream.event().unwrap().expect("a first piece before the signal");
-    }
-    let told = Instant::now();
-    daemon.process().signal("TERM").unwrap();
-    for stream in streams {
-        assert_eq!(crate::ends(&stream.rest().unwrap()), ["shutdown"]);
-    }
-    let status = daemon.process().wait(Duration::from_secs(10)).unwrap();
-    assert_eq!(status.code(), Some(0), "{}", daemon.log());
-    assert!(told.elapsed() < Duration::from_secs(8), "it took {:?}", told.elapsed());
-    assert!(!daemon.socket().exists(), "the socket is removed");
 }
 
 #[test]

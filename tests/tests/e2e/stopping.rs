@@ -3,7 +3,6 @@
 use crate::lifecycle::copy;
 use serde_json::{Value, json};
 use skip_tests::http::Stream;
-use skip_tests::process::checkpoint;
 use skip_tests::{Daemon, Options};
 use std::collections::HashMap;
 use std::fs::File;
@@ -35,6 +34,7 @@ fn stop(daemon: &mut Daemon, signal: &str) -> Duration {
     let took = told.elapsed();
     let log = daemon.log();
     assert!(status.code() == Some(0) && !log.contains("panicked"), "{status}\n{log}");
+    assert!(!daemon.socket().exists(), "the socket is removed");
     took
 }
 
@@ -58,7 +58,6 @@ fn a_signal_while_the_model_loads_ends_it_at_once() {
 
 #[test]
 fn a_signal_in_the_middle_of_the_weights_ends_it_at_once() {
-    assert!(checkpoint().unwrap().join("model.safetensors").exists());
     let mut daemon = Daemon::launch(Options::default()).unwrap();
     let loading = daemon.wait_for("weights are loading", |http| {
         let ready = http.get("/ready").ok()?;
