@@ -27,3 +27,14 @@ version_at_least() { [ "$(printf '%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2"
 # now: seconds with a fraction, for differences only
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
+# find_nvcc: the path of a CUDA 13 compiler: $NVCC, the system's, or the one that `tools/setup cuda` installs
+find_nvcc() {
+    local nvcc
+    for nvcc in "${NVCC:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc "$cache/cuda/nvidia/cu13/bin/nvcc"; do
+        if [ -x "$nvcc" ] && [ -x "$(dirname "$nvcc")/cuobjdump" ] && version_at_least "$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" 13.0; then
+            printf '%s\n' "$nvcc"
+            return
+        fi
+    done
+    return 1
+}

@@ -45,6 +45,12 @@ __device__ __forceinline__ uint4 load_x(const char* p) {
     return v;
 }
 
+__device__ __forceinline__ uint32_t dynamic_shared() {
+    uint32_t bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
 // x in shared memory: of every eight elements the pairs in the order 0, 2, 1, 3, so that a lane's two are one 8-byte load. Rows are padded with
 // zeros to whole batches, and lie 64 bytes off a multiple of 128 from each other, which keeps the loads of a warp off each other's banks.
 __device__ __forceinline__ int x_stride(int row_bytes) { return (row_bytes + kBatchStep - 1) / kBatchStep * kBatchStep + 64; }
@@ -196,6 +202,8 @@ __device__ __forceinline__ void gemv(const void* x, const float* norm, float eps
 #pragma unroll
     for (int i = 0; i < kRing; ++i) load(ring[i]);
 
+    // A host that gives less shared memory than the head of this file says must not get wrong numbers.
+    if (dynamic_shared() < uint32_t(B * x_stride(int(row_bytes)))) __trap();
     if constexpr (NORM) {
         for (int c = threadIdx.x * 32; c < k; c += kGemvThreads * 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(norm + c));
         pdl_wait();
