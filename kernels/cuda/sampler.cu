@@ -5,8 +5,8 @@
 //
 // `sample_weigh` counts tokens, and their weight, within 1, 2, ... 16 of the largest logit. `sample_draw` gathers those within the least of
 // these distances that surely holds everything a filter or a report can ask for, and the last block of a row to arrive sorts them and
-// draws. Where no distance will do (flat logits: more than 2,048 candidates), the last block searches the whole row for what it needs, which is
-// slow (a millisecond or two) and right.
+// draws. Where no distance will do (more than 2,048 candidates: flat logits, top-k of thousands), the last block searches the whole row, which
+// is right and slow: about 5 milliseconds for 152 thousand logits on an H200, against 25 to 33 microseconds otherwise.
 #include "common/draw.cuh"
 
 namespace skip {
