@@ -5,37 +5,45 @@
 
 namespace skip {
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kRoomy = false;
+#else
+constexpr bool kRoomy = true;
+#endif
+
 __device__ __forceinline__ DecodeLayout layout_of(const AttnParams& p, int d) { return DecodeLayout(int64_t(p.n_seqs) * p.kv_heads, gridDim.x, p.max_runs, d); }
 
-// The block's share of the launch: units (runs, or survivors) of all segments, flattened.
+// The blocks that hold a part of a segment.
+struct Meeting {
+    int segment, first_block, parts;
+};
+
+// The block's share of the launch: units (stages, or survivors) of all segments, flattened, `each` to a block.
 struct Shares {
-    int segments, total, blocks, begin, end;  // blocks: those with a share
+    int segments, total, each, begin, end;
     const int* first;  // shared memory: first unit of each segment, and the total
     __device__ __forceinline__ int units(int s) const { return first[s + 1] - first[s]; }
-    // 32 bits hold the product: 2^32 / 148 blocks is 29 million runs, 0.9 billion keys.
-    __device__ __forceinline__ int begin_of(int block) const { return int(unsigned(total) * unsigned(block) / unsigned(blocks)); }
     // The segment that holds a unit.
     __device__ __forceinline__ int segment_of(int unit) const {
         int lo = 0, hi = segments;
+#pragma unroll 1
         while (lo + 1 < hi) {
             const int mid = (lo + hi) / 2;
             (first[mid] <= unit ? lo : hi) = mid;
         }
         return lo;
     }
-    // The block that owns a unit.
-    __device__ __forceinline__ int owner(int unit) const {
-        int b = int(unsigned(unit) * unsigned(blocks) / unsigned(total));
-        while (begin_of(b + 1) <= unit) ++b;
-        return b;
+    __device__ __forceinline__ Meeting meeting(int segment) const {
+        const int begin = unsigned(first[segment]) / unsigned(each);
+        return {segment, begin, int(unsigned(first[segment + 1] - 1) / unsigned(each)) - begin + 1};
     }
 };
 
 // units_of(segment) summed up in shared memory; every thread of the block.
-template <typename F>
+template <int WARPS, typename F>
 __device__ __forceinline__ Shares share_out(int segments, F units_of) {
-    __shared__ int first[kMaxSegments + 1], sums[kDecodeWarps];
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, each = (segments + kDecodeThreads - 1) / kDecodeThreads;
+    __shared__ int first[kMaxSegments + 1], sums[WARPS];
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, each = (segments + (WARPS * 32) - 1) / (WARPS * 32);
     int mine = 0;
 #pragma unroll 1
     for (int i = 0; i < each; ++i) {
@@ -55,7 +63,7 @@ __device__ __forceinline__ Shares share_out(int segments, F units_of) {
     __syncthreads();
     int at = scan - mine, total = 0;
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
+    for (int w = 0; w < WARPS; ++w) {
         if (w < warp) at += sums[w];
         total += sums[w];
     }
@@ -70,10 +78,10 @@ __device__ __forceinline__ Shares share_out(int segments, F units_of) {
     x.segments = segments;
     x.total = total;
     x.first = first;
-    x.blocks = min(int(gridDim.x), total);
-    const bool idle = int(blockIdx.x) >= x.blocks;
-    x.begin = idle ? 0 : x.begin_of(blockIdx.x);
-    x.end = idle ? 0 : x.begin_of(blockIdx.x + 1);
+    // A multiple of the warps: they take turns, so less would not end sooner.
+    x.each = (unsigned(total) + gridDim.x * WARPS - 1) / (gridDim.x * WARPS) * WARPS;
+    x.begin = min(int(blockIdx.x) * x.each, total);
+    x.end = min(x.begin + x.each, total);
     return x;
 }
 

@@ -7,22 +7,22 @@
 namespace skip {
 
 // Group votes of one segment with the row's true maximum: the ascending list of survivors. Every thread of the block.
-template <int D>
+template <int D, int WARPS>
 __device__ void vote(const AttnParams& p, int segment, const Seq& seq, float ln) {
-    __shared__ float s_top[kDecodeWarps][kHeads];
-    __shared__ int s_count[8][kDecodeWarps];
+    __shared__ float s_top[WARPS][kHeads];
+    __shared__ int s_count[32 / WARPS][WARPS];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, runs = stages_of<kRun>(p, seq), group = p.heads / p.kv_heads;
     const float threshold = ln / p.scale;
     const DecodeLayout layout = layout_of(p, D);
     char* ws = static_cast<char*>(p.workspace);
     const float* run_max = reinterpret_cast<const float*>(ws + layout.run_max) + int64_t(segment) * p.max_runs * kHeads;
     // A chunk is kRounds runs a thread, all loaded before the first is looked at; one chunk (the common case) is read once.
-    constexpr int kRounds = 8, kChunk = kRounds * kDecodeThreads;
+    constexpr int kRounds = 32 / WARPS, kChunk = kRounds * WARPS * 32;
     float4 x[kRounds][2];
     auto load = [&](int base) {
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
-            const int run = base + r * kDecodeThreads + threadIdx.x;
+            const int run = base + r * WARPS * 32 + threadIdx.x;
             const float4 none = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
             x[r][0] = run < runs ? __ldcg(reinterpret_cast<const float4*>(run_max + run * kHeads)) : none;
             x[r][1] = run < runs ? __ldcg(reinterpret_cast<const float4*>(run_max + run * kHeads) + 1) : none;
@@ -51,8 +51,12 @@ __device__ void vote(const AttnParams& p, int segment, const Seq& seq, float ln)
 #pragma unroll
     for (int h = 0; h < kHeads; ++h)
 #pragma unroll
-        for (int w = 0; w < kDecodeWarps; ++w) m[h] = fmaxf(m[h], s_top[w][h]);
-    if (threadIdx.x < kHeads) reinterpret_cast<float*>(ws + layout.tops)[segment * kHeads + threadIdx.x] = fmaxf(fmaxf(s_top[0][threadIdx.x], s_top[1][threadIdx.x]), fmaxf(s_top[2][threadIdx.x], s_top[3][threadIdx.x]));
+        for (int w = 0; w < WARPS; ++w) m[h] = fmaxf(m[h], s_top[w][h]);
+    if (threadIdx.x < kHeads) {
+        float top = s_top[0][threadIdx.x];
+        for (int w = 1; w < WARPS; ++w) top = fmaxf(top, s_top[w][threadIdx.x]);
+        reinterpret_cast<float*>(ws + layout.tops)[segment * kHeads + threadIdx.x] = top;
+    }
     int* list = reinterpret_cast<int*>(ws + layout.lists) + int64_t(segment) * p.max_runs;
     uint8_t* kept = p.kept ? p.kept + p.kept_offset[segment / p.kv_heads] + int64_t(segment % p.kv_heads) * runs : nullptr;
     int total = 0;
@@ -61,7 +65,7 @@ __device__ void vote(const AttnParams& p, int segment, const Seq& seq, float ln)
         unsigned ballot[kRounds];
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
-            const int run = base + r * kDecodeThreads + threadIdx.x;
+            const int run = base + r * WARPS * 32 + threadIdx.x;
             bool keep = false;
 #pragma unroll
             for (int h = 0; h < kHeads; ++h) keep |= h < group && !(reinterpret_cast<const float*>(&x[r][0])[h] - m[h] < threshold);
@@ -75,11 +79,11 @@ __device__ void vote(const AttnParams& p, int segment, const Seq& seq, float ln)
         for (int r = 0; r < kRounds; ++r) {
             int at = total + __popc(ballot[r] & ((1u << lane) - 1));
 #pragma unroll
-            for (int w = 0; w < kDecodeWarps; ++w) {
+            for (int w = 0; w < WARPS; ++w) {
                 if (w < warp) at += s_count[r][w];
                 total += s_count[r][w];
             }
-            if (ballot[r] >> lane & 1) list[at] = base + r * kDecodeThreads + threadIdx.x;
+            if (ballot[r] >> lane & 1) list[at] = base + r * WARPS * 32 + threadIdx.x;
         }
         __syncthreads();
     }

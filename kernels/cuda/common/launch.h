@@ -4,9 +4,9 @@
 //
 //   kernel                     threads             grid                         dynamic shared memory
 //   attn_prefill_*_{dense,skip} prefill_threads(d) (heads, work entries, 1)     prefill_shared_bytes(d)
-//   attn_decode_*               kDecodeThreads     (blocks, 1, 1)               decode_shared_bytes(kernel, d, roomy)
+//   attn_decode_*               decode_threads(kernel, d, roomy) (blocks, 1, 1) decode_shared_bytes(kernel, d, roomy)
 //
-// Decode wants as many blocks as the device has multiprocessors, at most kMaxBlocks, the same number for every kernel of a step; and at most
+// Decode wants as many blocks as the device has multiprocessors, at most decode_max_blocks(roomy), the same number for every kernel of a step; and at most
 // kMaxSegments sequences x KV heads a launch. Its workspace is decode_workspace_bytes(), zeroed once: counters return to zero by themselves,
 // nothing else in it is expected to hold any value. The gather may be launched so that it starts before the scan ends (programmatic stream
 // serialisation): it waits by itself.
@@ -25,41 +25,38 @@
 
 namespace skip {
 
-constexpr int kDecodeWarps = 4;
-constexpr int kDecodeThreads = kDecodeWarps * 32;
 constexpr int kHeads = 8;            // heads a KV group at most
 constexpr int kMaxSegments = 1024;   // sequences x KV heads of a launch
-constexpr int kMaxBlocks = 256;      // of a decode launch
+SKIP_BOTH constexpr int decode_max_blocks(bool roomy) { return roomy ? 192 : 128; }
 
 SKIP_BOTH constexpr int prefill_threads(int d) { return d == 64 ? 128 : 256; }
 // Q and two stages of K and V; at d = 128, where two halves of keys are worked on apart, their maxima; at d = 256 Q and three half tiles of K or V.
 SKIP_BOTH constexpr int prefill_shared_bytes(int d) { return (d == 256 ? 5 : 10) * kPage * d + (d == 128 ? 3 * kPage * 4 : 0); }
 
-enum class Decode { kDense, kGuarded, kScan, kGather };
+enum class Decode { kDense, kGuarded, kScan, kGather, kSkip };
 
 SKIP_BOTH constexpr bool decode_reads_both(Decode kernel) { return kernel == Decode::kDense || kernel == Decode::kGuarded; }
+// Where a run is half as much to load, one warp a scheduler is too slow for it.
+SKIP_BOTH constexpr int decode_warps(Decode kernel, int d, bool roomy) { return decode_reads_both(kernel) || d == 256 || !roomy ? 4 : 8; }
+SKIP_BOTH constexpr int decode_threads(Decode kernel, int d, bool roomy) { return 32 * decode_warps(kernel, d, roomy); }
 // Keys a stage of a warp's ring: a run, or half of one where K and V together would leave no room for a second stage.
 SKIP_BOTH constexpr int decode_stage_keys(Decode kernel, int d) { return decode_reads_both(kernel) && d == 256 ? kRun / 2 : kRun; }
-// Gather has a run's scores (512 bytes) and maxima (32) beside its values.
+// Where survivors are gathered, a run's scores (512 bytes) and maxima (32) lie beside its values.
 SKIP_BOTH constexpr int decode_stage_bytes(Decode kernel, int d) {
-    return decode_stage_keys(kernel, d) * d * 2 * (decode_reads_both(kernel) ? 2 : 1) + (kernel == Decode::kGather ? 640 : 0);
-}
-// Scan and gather up to d = 128 leave room for a block of the other, so that the second launch overlaps the tail of the first.
-SKIP_BOTH constexpr int decode_ring_limit(Decode kernel, int d, bool roomy) {
-    return decode_reads_both(kernel) || d == 256 ? (roomy ? 192 << 10 : 136 << 10) : (roomy ? 96 << 10 : 70 << 10);
+    return decode_stage_keys(kernel, d) * d * 2 * (decode_reads_both(kernel) ? 2 : 1) + (kernel == Decode::kGather || kernel == Decode::kSkip ? 640 : 0);
 }
 SKIP_BOTH constexpr int decode_stages(Decode kernel, int d, bool roomy) {
-    const int fit = decode_ring_limit(kernel, d, roomy) / (kDecodeWarps * decode_stage_bytes(kernel, d));
+    const int fit = (roomy ? 192 << 10 : 136 << 10) / (decode_warps(kernel, d, roomy) * decode_stage_bytes(kernel, d));
     return fit > 8 ? 8 : fit;
 }
 SKIP_BOTH constexpr int decode_shared_bytes(Decode kernel, int d, bool roomy) {
-    return decode_stages(kernel, d, roomy) * decode_stage_bytes(kernel, d) * kDecodeWarps;
+    return decode_stages(kernel, d, roomy) * decode_stage_bytes(kernel, d) * decode_warps(kernel, d, roomy);
 }
 
 // The decode workspace, in bytes from its start. `segments` = sequences x KV heads, `max_runs` = AttnParams::max_runs, runs of 32 keys of the
 // longest sequence the launch may meet. Partial sums first: a slot for each (segment, block) pair that meets, at index segment + block.
 struct DecodeLayout {
-    int64_t stats, scores, run_max, lists, tops, counts, arrivals, end;
+    int64_t stats, scores, run_max, lists, tops, counts, arrivals, scanned, peaks, end;
     SKIP_BOTH constexpr DecodeLayout(int64_t segments, int64_t blocks, int64_t max_runs, int d)
         : stats((segments + blocks) * kHeads * d * 4),
           scores(stats + (segments + blocks) * kHeads * 2 * 4),
@@ -68,7 +65,9 @@ struct DecodeLayout {
           tops(lists + (segments * max_runs * 4 + 15) / 16 * 16),
           counts(tops + segments * kHeads * 4),
           arrivals(counts + segments * 4),
-          end(arrivals + 2 * segments * 4) {}
+          scanned(arrivals + 2 * segments * 4),
+          peaks((scanned + segments * 4 + 15) / 16 * 16),
+          end(peaks + segments * kHeads * 4) {}
 };
 // The dense and guarded kernels use partial sums and counters alone, but find them by the same layout (max_runs may then be 0).
 SKIP_BOTH constexpr int64_t decode_workspace_bytes(int64_t segments, int64_t blocks, int64_t max_runs, int d) {

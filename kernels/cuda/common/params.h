@@ -42,6 +42,17 @@ struct Work {
     int32_t tile;                // query tile of the sequence, counted from its first row's
 };
 
+// Votes by gap: how far the largest score of a tile (or run) lies under the row's maximum, the largest such difference over the voting rows,
+// in nats. Bin b holds gaps from kGapLow + b / kGapsPerNat to the next bin's, bin 0 all below as well, the last those of 0 and more, which no
+// lambda below 1 skips: at ln(lambda) = kGapLow + b / kGapsPerNat exactly the votes of bins before b skip.
+constexpr int kGapsPerNat = 128;
+constexpr int kGapLow = -16;
+constexpr int kGapBins = -kGapLow * kGapsPerNat + 1;
+struct GapHistogram {
+    unsigned long long votes[kGapBins];
+    double mass[kGapBins];       // softmax numerator of their tiles, relative to each row's final maximum
+};
+
 struct AttnParams {
     const void* q;               // [rows][q_stride], head h at h * head_dim, RoPE applied
     const void* k;               // [page][kv_head][128][head_dim]
@@ -65,6 +76,7 @@ struct AttnParams {
     int32_t max_runs;            // decode: runs a sequence the workspace is laid out for
     int32_t grid;                // decode: blocks of the scan
     int32_t pad;
+    GapHistogram* gaps;          // measure kernels, added to: [sequences][2]: this kernel's votes; decode: also 128-key pages against a running maximum
 };
 
 }  // namespace skip
