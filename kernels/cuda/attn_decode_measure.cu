@@ -110,11 +110,7 @@ __device__ __forceinline__ void measure(const AttnParams& p) {
         }
         const int parts = shares.meeting(segment).parts;
         __syncthreads();
-        if (threadIdx.x == 0) {
-            __threadfence();
-            s_last = parts == 1 || atomicInc(reinterpret_cast<unsigned*>(ws + layout.arrivals) + p.n_seqs * p.kv_heads + segment, parts - 1) == unsigned(parts - 1);
-            __threadfence();
-        }
+        if (threadIdx.x == 0) s_last = parts == 1 || arrive_at(reinterpret_cast<unsigned*>(ws + layout.arrivals) + p.n_seqs * p.kv_heads + segment, parts);
         __syncthreads();
         if (s_last) tally<D>(p, segment, stages_of<kRun>(p, seq));
     }

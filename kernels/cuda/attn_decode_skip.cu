@@ -1,7 +1,7 @@
 // Skipping decode in one launch: every block scores its share of the keys, learns each row's true maximum from the others, votes over its
 // own runs and reads the values of survivors.
 //
-// A segment's runs are dealt out 16 apart, so that a block's share samples the whole sequence: survivors crowd at its ends. Maxima meet in
+// A segment's pages are dealt out 16 apart, so that a block's share samples the whole sequence: survivors crowd at its ends. Maxima meet in
 // one word a head (an ordered integer, so that the order of arrival cannot matter); it bounds the true maximum from below at any time, so
 // a warp that has scored its share asks for values of likely survivors before the rest has. Only the last word is voted on.
 // All blocks must fit on the device at once: they wait for one another.
@@ -30,12 +30,13 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* at) {
     return x;
 }
 
-// Units of a segment: its runs in columns of kSpread; a unit may lie beyond the last run.
-constexpr int kSpread = 16;
-__device__ __forceinline__ int spread_units(int runs) { return (runs + kSpread - 1) / kSpread * kSpread; }
+// Units of a segment: its runs, page by page, the pages in columns of kSpread; a unit may lie beyond the last run.
+constexpr int kSpread = 16, kPageRuns = kPage / kRun;
+__device__ __forceinline__ int spread_rows(int runs) { return (runs + kSpread * kPageRuns - 1) / (kSpread * kPageRuns); }
+__device__ __forceinline__ int spread_units(int runs) { return spread_rows(runs) * kSpread * kPageRuns; }
 __device__ __forceinline__ int spread_run(int unit, int runs) {
-    const int rows = (runs + kSpread - 1) / kSpread;
-    return unit % rows * kSpread + unit / rows;
+    const int rows = spread_rows(runs), page = unit / kPageRuns;
+    return (page % rows * kSpread + page / rows) * kPageRuns + unit % kPageRuns;
 }
 
 template <typename T, typename TO, int D>
@@ -46,7 +47,11 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
     static_assert(kStages > 0 && kRing >= decode_max_blocks(kRoomy) * (64 + 256));
     extern __shared__ __align__(128) char ring[];
     __shared__ __align__(16) float merge[kMergeFloats<D, kWarps>];
-    __shared__ int s_run[kWarps][8], s_segment[kWarps][8];  // of each stage
+    struct Stage {
+        int run, unit, segment;  // of values: segment + kValues
+    };
+    constexpr int kValues = 1 << 20;
+    __shared__ Stage s_stage[kWarps][8];
     __shared__ float s_threshold[kMaxSegments];                         // in units of q.k
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, segments = p.n_seqs * p.kv_heads, group = p.heads / p.kv_heads;
     const uint32_t my_ring = smem_addr(ring) + warp * kStages * kStageBytes;
@@ -56,6 +61,8 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
     uint32_t* peaks = reinterpret_cast<uint32_t*>(ws + layout.peaks);
     unsigned* scanned = reinterpret_cast<unsigned*>(ws + layout.scanned);
 
+    // Cold otherwise, and asked for only once the sequences are there.
+    if (p.tables && threadIdx.x < (sizeof(Table) + 127) / 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(p.tables) + threadIdx.x * 128));
     const Shares shares = share_out<kWarps>(segments, [&](int s) {
         const Seq& seq = p.seqs[s / p.kv_heads];
         const float threshold = p.window == 0 ? ln_lambda(p.tables, seq.table, seq.final_len) / p.scale : -INFINITY;
@@ -65,24 +72,39 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
     if (shares.begin >= shares.end) return;
     const int first_segment = shares.segment_of(shares.begin);
 
-    // Loads run ahead of the computation, across segments; addresses are worked out 32 units at a time, one a lane.
-    int next, ahead_segment, in_batch, filled = 0, used = 0, staged = 0, my_run, my_live, my_segment;
+    // Loads run ahead of the computation, across segments and from the keys on to the values; addresses are worked out up to 32 units at a
+    // time, one a lane.
+    int next = shares.begin + warp, ahead_segment = first_segment, in_batch = 0, batch = 0, my_run, my_live, my_segment;
+    int filled = 0, used = 0, staged = 0;
+    int scored = next;  // the warp's units before it have their maxima written
+    bool values = false;
+    int least = 8;          // units worth a look; any, once all are scored
     int64_t my_at;
-    auto rewind = [&] {
-        next = shares.begin + warp;
-        ahead_segment = first_segment;
-        in_batch = 32;
-    };
-    auto look_ahead = [&](bool gather) {
+    // False where no unit is left, or none whose maximum is known.
+    auto look_ahead = [&] {
+        if (!values && next >= shares.end) {
+            values = true;
+            next = shares.begin + warp;
+            ahead_segment = first_segment;
+        }
+        const int until = values ? min(scored, shares.end) : shares.end;
+        batch = min((until - next + kWarps - 1) / kWarps, 32);
+        in_batch = 0;
+        if (batch < (values ? least : 1)) {
+            batch = 0;
+            return false;
+        }
         const int unit = next + lane * kWarps;
+        next += batch * kWarps;
         my_run = -1;
-        if (unit < shares.end) {
+        if (lane < batch) {
+#pragma unroll 1
             while (unit >= shares.first[ahead_segment + 1]) ++ahead_segment;
             const Seq seq = p.seqs[ahead_segment / p.kv_heads];
             const int runs = stages_of<kRun>(p, seq), run = spread_run(unit - shares.first[ahead_segment], runs);
             my_segment = ahead_segment;
             bool likely = run < runs;
-            if (likely && gather) {
+            if (likely && values) {
                 const float threshold = s_threshold[my_segment];
                 const float4* top = reinterpret_cast<const float4*>(ws + layout.run_max + (int64_t(my_segment) * p.max_runs + run) * kHeads * 4);
                 const uint4* peak = reinterpret_cast<const uint4*>(peaks + my_segment * kHeads);
@@ -99,46 +121,44 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
                 my_at = stage_offset<D, kRun>(p, seq, my_segment % p.kv_heads, run);
             }
         }
-        next += 32 * kWarps;
-        in_batch = 0;
+        return true;
     };
-    auto prefetch = [&](bool gather) {
+    // Fills one stage, if there is anything to fill it with now.
+    auto prefetch = [&] {
         int run = -1;
-        for (;;) {
-            if (in_batch == 32) {
-                if (next >= shares.end) break;
-                look_ahead(gather);
-            }
+        do {
+            if (in_batch >= batch && !look_ahead()) return false;
             run = __shfl_sync(0xffffffffu, my_run, in_batch);
             ++in_batch;
-            if (run >= 0) break;
+        } while (run < 0);
+        const int live = __shfl_sync(0xffffffffu, my_live, in_batch - 1), segment = __shfl_sync(0xffffffffu, my_segment, in_batch - 1);
+        const int64_t at = __shfl_sync(0xffffffffu, my_at, in_batch - 1);
+        const uint32_t dst = my_ring + filled * kStageBytes;
+        if (values) {
+            stage_run<D, kRun, true>(dst, static_cast<const char*>(p.v) + at, lane, live);
+            const int64_t from = int64_t(segment) * p.max_runs + run;
+            if ((lane & 3) * 2 < group) cp_async16(dst + kRunBytes + lane * 16, ws + layout.scores + from * 512 + lane * 16);
+            if (lane < 2) cp_async16(dst + kRunBytes + 512 + lane * 16, ws + layout.run_max + (from * kHeads + lane * 4) * 4);
+        } else {
+            stage_run<D, kRun, false>(dst, static_cast<const char*>(p.k) + at, lane, live);
         }
-        if (run >= 0) {
-            const int live = __shfl_sync(0xffffffffu, my_live, in_batch - 1), segment = __shfl_sync(0xffffffffu, my_segment, in_batch - 1);
-            const int64_t at = __shfl_sync(0xffffffffu, my_at, in_batch - 1);
-            const uint32_t dst = my_ring + filled * kStageBytes;
-            if (gather) {
-                stage_run<D, kRun, true>(dst, static_cast<const char*>(p.v) + at, lane, live);
-                const int64_t from = int64_t(segment) * p.max_runs + run;
-                if ((lane & 3) * 2 < group) cp_async16(dst + kRunBytes + lane * 16, ws + layout.scores + from * 512 + lane * 16);
-                if (lane < 2) cp_async16(dst + kRunBytes + 512 + lane * 16, ws + layout.run_max + (from * kHeads + lane * 4) * 4);
-            } else {
-                stage_run<D, kRun, false>(dst, static_cast<const char*>(p.k) + at, lane, live);
-            }
-            if (lane == 0) s_run[warp][filled] = run, s_segment[warp][filled] = segment;
-            filled = filled + 1 == kStages ? 0 : filled + 1;
-            ++staged;
-        }
+        if (lane == 0) s_stage[warp][filled] = {run, next - (batch - in_batch + 1) * kWarps, segment + (values ? kValues : 0)};
+        filled = filled + 1 == kStages ? 0 : filled + 1;
+        ++staged;
         cp_async_commit();
+        return true;
     };
-    // The next stage, if it is of this segment: its run, or -1.
+    // The run of the next stage if it is of this segment, or -1.
     auto take = [&](int segment) {
         __syncwarp();
-        if (staged == 0 || s_segment[warp][used] != segment) return -1;
-        cp_async_wait<kStages - 1>();
+        if (staged == 0 || s_stage[warp][used].segment != segment) return -1;
+        if (staged == kStages)
+            cp_async_wait<kStages - 1>();
+        else
+            cp_async_wait<0>();
         __syncwarp();
         --staged;
-        return s_run[warp][used];
+        return s_stage[warp][used].run;
     };
 
     auto forget = [&](int segment) {  // for the next launch
@@ -150,8 +170,6 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
 #pragma unroll 1
     for (int phase = 0; phase < 2; ++phase) {
         const bool gather = phase == 1;
-        rewind();
-        int want = kStages;  // prefetches due: the whole ring first, then one a run
 #pragma unroll 1
         for (int segment = first_segment; segment < segments && shares.first[segment] < shares.end; ++segment) {
             if (shares.units(segment) == 0) continue;
@@ -178,11 +196,12 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
 #pragma unroll 1
             for (;;) {
 #pragma unroll 1
-                for (; want > 0; --want) prefetch(gather);
-                const int run = take(segment);
+                while (staged < kStages && prefetch()) {
+                }
+                const int run = take(segment + (gather ? kValues : 0));
                 if (run < 0) break;
-                want = 1;
                 const uint32_t stage = my_ring + used * kStageBytes;
+                if (!gather) scored = s_stage[warp][used].unit + kWarps;
                 used = used + 1 == kStages ? 0 : used + 1;
                 float s[2][4];
                 if (!gather) {
@@ -248,8 +267,7 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
                 publish();
                 __syncwarp();
                 if (lane == 0) {
-                    __threadfence();
-                    atomicAdd(scanned + segment, 1u);
+                    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(scanned + segment) : "memory");
                 }
                 if (p.counters && lane == 0 && runs > 0) {  // survivors are taken off again below
                     atomicAdd(&p.counters[segment / p.kv_heads].votes, static_cast<unsigned long long>(runs));
@@ -263,9 +281,12 @@ __device__ __forceinline__ void decode_skip(const AttnParams& p) {
                 if (meeting.parts == 1) forget(segment);
             }
         }
-        cp_async_wait<0>();
+        // Units beyond the last run have nothing to score.
+        scored = shares.end;
+        least = 1;
         __syncwarp();
     }
+    cp_async_wait<0>();
     if (ends[0].segment >= 0) arrive<TO, D, kWarps>(p, ends, 1, ring, kRing, forget);
 }
 

@@ -204,13 +204,9 @@ __device__ __forceinline__ void decode(const AttnParams& p) {
             __shared__ int s_last;
             const int parts = shares.meeting(segment).parts;
             __syncthreads();
-            if (threadIdx.x == 0) {
-                __threadfence();
-                s_last = parts == 1 || atomicInc(reinterpret_cast<unsigned*>(ws + layout.arrivals) + segment, parts - 1) == unsigned(parts - 1);
-            }
+            if (threadIdx.x == 0) s_last = parts == 1 || arrive_at(reinterpret_cast<unsigned*>(ws + layout.arrivals) + segment, parts);
             __syncthreads();
             if (s_last) {
-                __threadfence();
                 vote<D, kWarps>(p, segment, seq, ln_lambda(p.tables, seq.table, seq.final_len));
             }
         }

@@ -10,7 +10,7 @@ namespace skip {
 
 // Dimensions that the warps' sums are merged over at a time, and floats of shared memory that it takes.
 template <int D, int WARPS>
-constexpr int kMergeWidth = D < 512 / WARPS ? D : 512 / WARPS;
+constexpr int kMergeWidth = WARPS > 4 ? 32 : D < 128 ? D : 128;
 template <int D, int WARPS>
 constexpr int kMergeFloats = WARPS * kHeads * (kMergeWidth<D, WARPS> + 4);
 
@@ -39,11 +39,14 @@ __device__ void write_part(const AttnParams& p, const Meeting& meeting, int seq_
     for (int wide = 0; wide < D; wide += kWide) {
         if (wide > 0) __syncthreads();
 #pragma unroll
-        for (int h = 0; h < kWide / 64; ++h)
+        for (int h = 0; h < D / 64; ++h)
 #pragma unroll
             for (int w = 0; w < 4; ++w)
 #pragma unroll
-                for (int e = 0; e < 4; ++e) s_o[warp][2 * t + (e & 1)][h * 64 + (lane >> 2) * 8 + 2 * w + (e >> 1)] = sums.o[wide / 64 + h][w][e];
+                for (int e = 0; e < 4; ++e) {
+                    const int column = h * 64 + (lane >> 2) * 8 + 2 * w + (e >> 1) - wide;
+                    if (column >= 0 && column < kWide) s_o[warp][2 * t + (e & 1)][column] = sums.o[h][w][e];
+                }
         __syncthreads();
 #pragma unroll 1
         for (int i = threadIdx.x; i < group * kWide; i += WARPS * 32) {
@@ -128,9 +131,8 @@ __device__ __forceinline__ void arrive(const AttnParams& p, const Meeting (&ends
         int last = 0;
         if (meeting.parts > 1 && !(threadIdx.x == 1 && ends[0].segment == ends[1].segment)) {
             unsigned* arrivals = reinterpret_cast<unsigned*>(static_cast<char*>(p.workspace) + layout_of(p, D).arrivals) + int64_t(which) * p.n_seqs * p.kv_heads;
-            __threadfence();  // write_part ended with a barrier, so this covers the whole block's stores
-            last = atomicInc(arrivals + meeting.segment, meeting.parts - 1) == unsigned(meeting.parts - 1);
-            __threadfence();
+            // write_part ended with a barrier, so the release covers the whole block's stores.
+            last = arrive_at(arrivals + meeting.segment, meeting.parts);
         }
         s_last[threadIdx.x] = last;
     }

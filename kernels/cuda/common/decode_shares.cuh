@@ -39,6 +39,13 @@ struct Shares {
     }
 };
 
+// Counts to `parts` and returns to zero; true for the last. Releases what the block wrote before its last barrier, acquires what others did.
+__device__ __forceinline__ bool arrive_at(unsigned* counter, int parts) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(parts - 1) : "memory");
+    return before == unsigned(parts - 1);
+}
+
 // units_of(segment) summed up in shared memory; every thread of the block.
 template <int WARPS, typename F>
 __device__ __forceinline__ Shares share_out(int segments, F units_of) {

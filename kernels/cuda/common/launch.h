@@ -46,7 +46,8 @@ SKIP_BOTH constexpr int decode_stage_bytes(Decode kernel, int d) {
     return decode_stage_keys(kernel, d) * d * 2 * (decode_reads_both(kernel) ? 2 : 1) + (kernel == Decode::kGather || kernel == Decode::kSkip ? 640 : 0);
 }
 SKIP_BOTH constexpr int decode_stages(Decode kernel, int d, bool roomy) {
-    const int fit = (roomy ? 192 << 10 : 136 << 10) / (decode_warps(kernel, d, roomy) * decode_stage_bytes(kernel, d));
+    const int room = !roomy ? 136 << 10 : kernel == Decode::kSkip ? 207 << 10 : 192 << 10;
+    const int fit = room / (decode_warps(kernel, d, roomy) * decode_stage_bytes(kernel, d));
     return fit > 8 ? 8 : fit;
 }
 SKIP_BOTH constexpr int decode_shared_bytes(Decode kernel, int d, bool roomy) {
