@@ -173,7 +173,8 @@ def main():
     kept = [entries[key] for key in sorted(entries)]
     for stale in set(options.out.glob("*.cubin")) - {options.out / entry["file"] for entry in kept}:
         stale.unlink()
-    manifest = {"compiler": version, "options": OPTIONS, "cubins": kept}
+    complete = len(kept) == sum(len(architectures(source)) for source in sources.values())
+    manifest = {"compiler": version, "options": OPTIONS, "complete": complete, "cubins": kept}
     half_done = manifest_path.with_suffix(".tmp")
     half_done.write_text(json.dumps(manifest, indent=1) + "\n")
     half_done.replace(manifest_path)
