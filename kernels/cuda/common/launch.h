@@ -2,14 +2,15 @@
 //
 // Architecture is that of the machine code loaded: `roomy` from sm_90 on (227 KB of shared memory a block), else 163 KB (sm_80, sm_87).
 //
-//   kernel                     threads             grid                         dynamic shared memory
-//   attn_prefill_*_{dense,skip} prefill_threads(d) (heads, work entries, 1)     prefill_shared_bytes(d)
-//   attn_decode_*               decode_threads(kernel, d, roomy) (blocks, 1, 1) decode_shared_bytes(kernel, d, roomy)
+//   attn_prefill_*_{dense,skip,measure}_mma   prefill_threads(d), grid (heads, work entries), prefill_shared_bytes(d)
+//   attn_decode_*_<kernel>                    decode_threads(kernel, d, roomy), grid (blocks), decode_shared_bytes(kernel, d, roomy);
+//                                             measure as dense
 //
-// Decode wants as many blocks as the device has multiprocessors, at most decode_max_blocks(roomy), the same number for every kernel of a step; and at most
-// kMaxSegments sequences x KV heads a launch. Its workspace is decode_workspace_bytes(), zeroed once: counters return to zero by themselves,
-// nothing else in it is expected to hold any value. The gather may be launched so that it starts before the scan ends (programmatic stream
-// serialisation): it waits by itself.
+// A decode step is dense alone where no sequence skips; else one that skips (`skip`, or `scan` and then `gather`) and, where some sequence
+// does not, `guarded`. Blocks: as many as the device has multiprocessors, at most decode_max_blocks(roomy), the same number throughout a step;
+// the blocks of `skip` wait for one another, so no more than fit at once. At most kMaxSegments sequences x KV heads a launch. The workspace is
+// decode_workspace_bytes(), zeroed once: counters return to zero by themselves, nothing else in it is expected to hold any value. The gather
+// may be launched so that it starts before the scan ends (programmatic stream serialisation): it waits by itself.
 //
 // Sequences with q_len 0 or kv_len 0 are passed over: their rows are left as they were. Work entries with sequence -1 are nothing to do.
 #pragma once
