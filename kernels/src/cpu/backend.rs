@@ -45,6 +45,8 @@ pub struct CpuOptions {
 pub struct CpuBackend {
     pool: Pool,
     isa: Isa,
+    /// Attention's: tile registers round queries and weights to pairs of bfloat16, which float32 precision does not take.
+    attention_isa: Isa,
     inputs: Inputs,
     tables: Vec<Option<ScaleTable>>,
     step: Step,
@@ -114,6 +116,7 @@ impl CpuBackend {
         Self {
             pool: Pool::new(threads),
             isa,
+            attention_isa: if options.precision == Precision::Float32 { isa.min(Isa::Avx512Bf16) } else { isa },
             inputs,
             tables: Vec::new(),
             step: Step::default(),
@@ -154,7 +157,7 @@ impl Backend for CpuBackend {
         BackendInfo {
             name: "cpu",
             device: processor(),
-            kernel_set: format!("{}, {inputs}; attention {}", self.isa.name(), attention::kernel_set()),
+            kernel_set: format!("{}, {inputs}; attention {}", self.isa.name(), self.attention_isa.name()),
             parallelism: self.pool.workers(),
         }
     }
@@ -285,8 +288,8 @@ impl Backend for CpuBackend {
                 counters: &mut counters,
             };
             match phase {
-                Phase::Prefill => attention::prefill(&mut call, &self.pool)?,
-                Phase::Decode => attention::decode(&mut call, &self.pool)?,
+                Phase::Prefill => attention::prefill_on(self.attention_isa, &mut call, &self.pool)?,
+                Phase::Decode => attention::decode_on(self.attention_isa, &mut call, &self.pool)?,
             }
             for (&place, &votes) in places.iter().zip(&counters) {
                 self.step.counters[place] += votes;
