@@ -36,6 +36,28 @@ pub struct MatrixSource {
     pub range: std::ops::Range<usize>,
 }
 
+impl WeightFormat {
+    /// Bytes of an element.
+    pub fn size(self) -> usize {
+        match self {
+            WeightFormat::Bf16 | WeightFormat::Fp16 => 2,
+            WeightFormat::Fp32 => 4,
+        }
+    }
+}
+
+impl MatrixSource {
+    /// The tensor's bytes, checked against its shape.
+    pub fn bytes(&self) -> Result<&[u8], KernelError> {
+        let bytes = self.map.get(self.range.clone()).ok_or_else(|| KernelError::Invalid("a tensor lies outside its file".into()))?;
+        let want = self.rows.checked_mul(self.cols).and_then(|n| n.checked_mul(self.format.size()));
+        if want != Some(bytes.len()) {
+            return Err(KernelError::Invalid(format!("a tensor of {} × {} has {} bytes", self.rows, self.cols, bytes.len())));
+        }
+        Ok(bytes)
+    }
+}
+
 /// A numbered place for a scale table on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableSlot(pub u16);
@@ -151,6 +173,10 @@ pub trait Backend: Send + 'static {
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, KernelError>;
     /// Allocates activations.
     fn tensor(&mut self, max_rows: usize, cols: usize) -> Result<Self::Tensor, KernelError>;
+    /// Allocates activations for the residual stream, which a device may keep in a wider type than the others.
+    fn residual(&mut self, max_rows: usize, cols: usize) -> Result<Self::Tensor, KernelError> {
+        self.tensor(max_rows, cols)
+    }
     /// Allocates pools of `pages` pages.
     fn kv_pool(&mut self, layout: PageLayout, pages: usize) -> Result<Self::KvPool, KernelError>;
     /// Prepares a rotation for positions below `max_len`.
@@ -162,9 +188,9 @@ pub trait Backend: Send + 'static {
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError>;
     /// Row r of `out` is row `token[r]` of the table, times `scale`.
     fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
-    /// out = x / rms(x) · w.
+    /// out = x / rms(x) · w. `out` may be read until `x` changes: a device may leave the norm to whoever reads it.
     fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, eps: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
-    /// x += delta, then out = rms_norm(x).
+    /// x += delta, then out = rms_norm(x), with the same rule for `out`; `delta` is not read again.
     fn add_rms_norm(
         &mut self,
         x: &mut Self::Tensor,

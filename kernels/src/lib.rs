@@ -5,10 +5,12 @@
 pub mod attention;
 pub mod backend;
 pub mod cpu;
+pub mod cuda;
 pub mod nvfp4;
 pub mod pages;
 pub mod sampling;
 pub mod select;
+mod step;
 
 pub use backend::{Backend, BackendInfo, KernelError};
 pub use pages::{KvFormat, PAGE};

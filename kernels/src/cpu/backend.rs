@@ -11,7 +11,7 @@ use super::pool::Pool;
 use super::rope::{Angles, RopeTable};
 use super::sampler;
 use super::shared::SharedMut;
-use super::step::Step;
+use crate::step::Step;
 use super::store::{RowArgs, qkv_store};
 use super::weights::{self, Weights};
 use crate::attention::{AttnCall, AttnGeometry, SkipCounters};
@@ -170,7 +170,7 @@ impl Backend for CpuBackend {
     }
 
     fn lookup_table(&mut self, source: &MatrixSource) -> Result<Matrix, KernelError> {
-        weights::bytes(source)?;
+        source.bytes()?;
         Ok(Matrix { rows: source.rows, cols: source.cols, packed: None, source: Some(source.clone()) })
     }
 
@@ -208,7 +208,7 @@ impl Backend for CpuBackend {
     fn embed(&mut self, table: &Matrix, scale: f32, out: &mut Tensor) -> Result<(), KernelError> {
         let rows = self.fit("embed", out, table.cols)?;
         let source = table.source.as_ref().ok_or_else(|| KernelError::Invalid("embed: the table has several parts".into()))?;
-        let bytes = weights::bytes(source)?;
+        let bytes = source.bytes()?;
         let row_len = bytes.len() / source.rows.max(1);
         for (&token, out) in self.step.tokens.iter().zip(out.rows_mut(rows).chunks_exact_mut(table.cols)) {
             let token = token as usize;

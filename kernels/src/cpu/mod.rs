@@ -13,7 +13,6 @@ mod rope;
 pub mod sampler;
 mod shared;
 mod simd;
-mod step;
 mod store;
 mod weights;
 

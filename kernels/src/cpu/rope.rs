@@ -2,7 +2,7 @@
 
 use super::isa::Isa;
 use super::simd;
-use super::step::Step;
+use crate::step::Step;
 use crate::backend::Rope;
 
 /// Inverse frequencies and the angles of the step they were last used in.

@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::rope::Angles;
 use super::shared::SharedMut;
 use super::simd;
-use super::step::Step;
+use crate::step::Step;
 use crate::attention::AttnGeometry;
 use crate::pages::{KvFormat, PAGE, PageLayout};
 

@@ -45,8 +45,8 @@ impl Weights {
             if part.cols != cols || part.format != format {
                 return Err(KernelError::Invalid(format!("parts of a matrix differ: {} and {cols} columns", part.cols)));
             }
-            let bytes = bytes(part)?;
-            let row = cols * element(format);
+            let bytes = part.bytes()?;
+            let row = cols * format.size();
             rows.extend((0..part.rows).map(|r| &bytes[r * row..(r + 1) * row]));
         }
         if cols == 0 || cols % 2 == 1 || rows.is_empty() {
@@ -69,23 +69,6 @@ impl Weights {
     pub fn padded(&self) -> usize {
         self.cols.next_multiple_of(PAD)
     }
-}
-
-fn element(format: WeightFormat) -> usize {
-    match format {
-        WeightFormat::Bf16 | WeightFormat::Fp16 => 2,
-        WeightFormat::Fp32 => 4,
-    }
-}
-
-/// The bytes of a part, checked against its shape.
-pub fn bytes(part: &MatrixSource) -> Result<&[u8], KernelError> {
-    let bytes = part.map.get(part.range.clone()).ok_or_else(|| KernelError::Invalid("a tensor lies outside its file".into()))?;
-    let want = part.rows.checked_mul(part.cols).and_then(|n| n.checked_mul(element(part.format)));
-    if want != Some(bytes.len()) {
-        return Err(KernelError::Invalid(format!("a tensor of {} × {} has {} bytes", part.rows, part.cols, bytes.len())));
-    }
-    Ok(bytes)
 }
 
 /// One row of a part as float32.

@@ -1,0 +1,202 @@
+//! Which attention kernels a step launches, and with what: the numbers of `cuda/common/launch.h`, repeated.
+
+use super::cubins::Cubins;
+use super::device::Device;
+use super::graph::Skipping;
+use super::launch::{Shape, launch};
+use super::memory::DeviceBuffer;
+use super::params::AttnParams;
+use super::step::{PhaseSeqs, StepBlock};
+use crate::attention::{AttnGeometry, DEFAULT_VOTES};
+use crate::backend::KernelError;
+use crate::pages::PAGE;
+
+const DECODE_WARPS: usize = 4;
+const GROUP_HEADS: usize = 8;
+const MAX_SEGMENTS: usize = 1024;
+const MAX_BLOCKS: u32 = 256;
+
+/// Decode kernels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Decode {
+    Dense,
+    Guarded,
+    Scan,
+    Gather,
+}
+
+impl Decode {
+    fn name(self) -> &'static str {
+        match self {
+            Decode::Dense => "dense",
+            Decode::Guarded => "guarded",
+            Decode::Scan => "scan",
+            Decode::Gather => "gather",
+        }
+    }
+
+    /// Dynamic shared memory: a ring of stages for each warp.
+    fn shared_bytes(self, d: usize, roomy: bool) -> usize {
+        let both = matches!(self, Decode::Dense | Decode::Guarded);
+        let keys = if both && d == 256 { DEFAULT_VOTES.run / 2 } else { DEFAULT_VOTES.run };
+        let stage = keys * d * 2 * if both { 2 } else { 1 } + if self == Decode::Gather { 640 } else { 0 };
+        let limit = match (both || d == 256, roomy) {
+            (true, true) => 192 << 10,
+            (true, false) => 136 << 10,
+            (false, true) => 96 << 10,
+            (false, false) => 64 << 10,
+        };
+        let stages = (limit / (DECODE_WARPS * stage)).min(8);
+        stages * stage * DECODE_WARPS
+    }
+}
+
+fn prefill_threads(d: usize) -> u32 {
+    if d == 64 { 128 } else { 256 }
+}
+
+fn prefill_shared_bytes(d: usize) -> usize {
+    5 * PAGE * d * 2 + 2 * if d == 64 { 1 } else { 2 } * PAGE * 4
+}
+
+/// Bytes of the decode workspace.
+fn workspace_bytes(segments: usize, blocks: usize, max_runs: usize, d: usize) -> usize {
+    let partials = (segments + blocks) * GROUP_HEADS * (d + 2) * 4;
+    let runs = segments * max_runs * 512 + segments * max_runs * GROUP_HEADS * 4 + (segments * max_runs * 4).next_multiple_of(16);
+    partials + runs + segments * GROUP_HEADS * 4 + segments * 4 + 2 * segments * 4
+}
+
+/// What decode keeps between its launches, one a padded number of sequences: recorded steps hold its address.
+pub(super) struct Workspace {
+    buffer: DeviceBuffer,
+    max_runs: usize,
+}
+
+/// Where an attention call's rows and pages lie.
+#[derive(Clone, Copy)]
+pub(super) struct Operands {
+    pub q: u64,
+    pub q_stride: usize,
+    pub k: u64,
+    pub v: u64,
+    pub out: u64,
+    pub tables: u64,
+}
+
+/// Element types of queries, cache and outputs, as kernel names have them.
+pub(super) fn types(cache: &str, activations: &str) -> Option<&'static str> {
+    match (cache, activations) {
+        ("bf16", "bf16") => Some("bf16"),
+        ("fp16", "fp16") => Some("fp16"),
+        ("fp16", "bf16") => Some("fp16bf16"),
+        _ => None,
+    }
+}
+
+/// Launches attention's kernels; owns decode's workspaces.
+pub(super) struct Attention {
+    workspaces: std::collections::HashMap<(usize, usize, usize), Workspace>,
+}
+
+impl Attention {
+    pub fn new() -> Self {
+        Self { workspaces: std::collections::HashMap::new() }
+    }
+
+    /// Both phases of a step. `max_len` bounds every sequence that the backend's cache can hold.
+    pub fn run(
+        &mut self,
+        device: &Device,
+        cubins: &mut Cubins,
+        step: &StepBlock,
+        types: &str,
+        g: &AttnGeometry,
+        at: Operands,
+        max_len: usize,
+    ) -> Result<(), KernelError> {
+        let mut params = AttnParams {
+            q: at.q,
+            k: at.k,
+            v: at.v,
+            out: at.out,
+            lse: 0,
+            seqs: step.at(step.layout.prefill),
+            block_tables: step.at(step.layout.pages),
+            tables: at.tables,
+            counters: step.at(step.layout.prefill_counters),
+            kept: 0,
+            kept_offset: 0,
+            work: step.at(step.layout.work),
+            workspace: 0,
+            q_stride: at.q_stride as i64,
+            heads: g.heads as i32,
+            kv_heads: g.kv_heads as i32,
+            n_seqs: step.prefill.padded as i32,
+            window: g.window.map_or(0, |w| w as i32),
+            scale: g.scale,
+            max_runs: 0,
+            grid: 0,
+            pad: 0,
+        };
+        if let Some(skipping) = windowless(&step.prefill, g) {
+            let form = if skipping == Skipping::None { "dense" } else { "skip" };
+            let shared = prefill_shared_bytes(g.head_dim) as u32;
+            let kernel = cubins.with_shared(&format!("attn_prefill_{types}_d{}_{form}_mma", g.head_dim), shared)?;
+            let shape = Shape { shared, ..Shape::new((g.heads as u32, step.work as u32), prefill_threads(g.head_dim)) };
+            launch!(device, kernel, shape, params)?;
+        }
+        if let Some(skipping) = windowless(&step.decode, g) {
+            params.seqs = step.at(step.layout.decode);
+            params.counters = step.at(step.layout.decode_counters);
+            params.n_seqs = step.decode.padded as i32;
+            self.decode(device, cubins, params, step.decode.padded, types, g, skipping, max_len)?;
+        }
+        Ok(())
+    }
+
+    fn decode(
+        &mut self,
+        device: &Device,
+        cubins: &mut Cubins,
+        mut params: AttnParams,
+        padded: usize,
+        types: &str,
+        g: &AttnGeometry,
+        skipping: Skipping,
+        max_len: usize,
+    ) -> Result<(), KernelError> {
+        let segments = padded * g.kv_heads;
+        if segments > MAX_SEGMENTS || g.group() > GROUP_HEADS {
+            return Err(KernelError::Invalid(format!("decode of {padded} sequences, {} KV heads, groups of {}", g.kv_heads, g.group())));
+        }
+        let blocks = device.sms.min(MAX_BLOCKS);
+        let max_runs = if skipping == Skipping::None { 0 } else { max_len.div_ceil(DEFAULT_VOTES.run) };
+        let workspace = match self.workspaces.entry((segments, max_runs, g.head_dim)) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let bytes = workspace_bytes(segments, blocks as usize, max_runs, g.head_dim);
+                entry.insert(Workspace { buffer: DeviceBuffer::zeroed(device, bytes, "decode's workspace")?, max_runs })
+            }
+        };
+        params.workspace = workspace.buffer.ptr();
+        params.max_runs = workspace.max_runs as i32;
+        let kernels: &[Decode] = match skipping {
+            Skipping::None => &[Decode::Dense],
+            Skipping::All => &[Decode::Scan, Decode::Gather],
+            Skipping::Some => &[Decode::Scan, Decode::Gather, Decode::Guarded],
+        };
+        let roomy = device.probe.capability.0 >= 9;
+        for &kernel in kernels {
+            let shared = kernel.shared_bytes(g.head_dim, roomy) as u32;
+            let handle = cubins.with_shared(&format!("attn_decode_{types}_d{}_{}", g.head_dim, kernel.name()), shared)?;
+            let shape = Shape { shared, early: kernel == Decode::Gather, ..Shape::new((blocks, 1), (DECODE_WARPS * 32) as u32) };
+            launch!(device, handle, shape, params)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which sequences skip in a layer: none in a windowed one; None where the phase has no sequences.
+fn windowless(phase: &PhaseSeqs, g: &AttnGeometry) -> Option<Skipping> {
+    phase.skipping.map(|skipping| if g.window.is_some() { Skipping::None } else { skipping })
+}

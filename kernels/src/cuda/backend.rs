@@ -1,0 +1,550 @@
+//! The CUDA implementation of [`Backend`]: operators enqueued on one stream, or left to a recorded graph.
+
+use super::attention::{self, Attention, Operands};
+use super::cubins::{self, Cubins};
+use super::device::{Device, guarded};
+use super::graph::{Graphs, Key, Skipping};
+use super::launch::{Shape, launch};
+use super::matmul::{self, Products};
+use super::memory::{DeviceBuffer, Pinned};
+use super::params::Table;
+use super::products::{self, Behind, Held, Norm, Product};
+use super::sampler::Sampler;
+use super::step::StepBlock;
+use super::unusable::Unusable;
+use super::weights::{Activations, Matrix, Staging};
+use crate::attention::AttnGeometry;
+use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot};
+use crate::pages::{KvFormat, PAGE, PageLayout};
+use skip_tables::ScaleTable;
+use std::path::PathBuf;
+
+/// Table slots in device memory.
+const TABLE_SLOTS: usize = 256;
+
+/// What the CUDA backend is opened with.
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// Device number.
+    pub device: usize,
+    /// Where the kernel files are.
+    pub cubins: PathBuf,
+    /// Element type of activations and weights.
+    pub activations: Activations,
+    /// Rows that may draw in one step.
+    pub max_samples: usize,
+    /// Whether decode steps are recorded and replayed.
+    pub graphs: bool,
+}
+
+impl CudaOptions {
+    /// The first device, kernels from [`cubins::default_folder`], graphs on.
+    pub fn new(activations: Activations) -> Self {
+        Self { device: 0, cubins: cubins::default_folder(), activations, max_samples: 64, graphs: true }
+    }
+}
+
+/// The CUDA implementation of [`Backend`].
+pub struct CudaBackend {
+    // Fields that hold device memory come before the device.
+    products: Products,
+    cubins: Cubins,
+    attention: Attention,
+    sampler: Sampler,
+    step: StepBlock,
+    graphs: Graphs,
+    held: Held,
+    tables: Vec<Option<ScaleTable>>,
+    device_tables: DeviceBuffer,
+    staging: Staging,
+    votes: Pinned,
+    logits: Option<DeviceBuffer>,
+    vocab: usize,
+    sampled_rows: usize,
+    /// Rows of the launches now: all, or after `last_rows` those that sample.
+    rows: usize,
+    narrowed: bool,
+    /// Tokens the caches can hold, and positions there are: what bounds a sequence.
+    cached: usize,
+    positions: usize,
+    max_rows: usize,
+    options: CudaOptions,
+    device: Device,
+}
+
+/// A float32 vector.
+pub struct Vector {
+    data: DeviceBuffer,
+    len: usize,
+}
+
+/// Activations, `[max_rows][cols]`: float32 for the residual stream, else the activations' type.
+pub struct Tensor {
+    data: DeviceBuffer,
+    max_rows: usize,
+    cols: usize,
+    wide: bool,
+}
+
+/// One layer's pools.
+pub struct KvPool {
+    layout: PageLayout,
+    pages: usize,
+    k: DeviceBuffer,
+    v: DeviceBuffer,
+}
+
+/// A prepared rotation: frequencies, and the angles of the step.
+pub struct RopeTable {
+    inv_freq: DeviceBuffer,
+    half: usize,
+    factor: f32,
+    max_len: usize,
+    angles: DeviceBuffer,
+    /// The step that the angles are of.
+    of_step: std::cell::Cell<u64>,
+}
+
+fn check(fits: bool, what: impl FnOnce() -> String) -> Result<(), KernelError> {
+    if fits { Ok(()) } else { Err(KernelError::Invalid(what())) }
+}
+
+fn kv_name(format: KvFormat) -> &'static str {
+    format.name()
+}
+
+/// A number that tells one operator's call from another.
+fn fingerprint(operator: u64, operands: &[u64]) -> u64 {
+    operands.iter().fold(operator, |hash, &x| (hash ^ x).wrapping_mul(0x100_0000_01b3).rotate_left(23))
+}
+
+impl CudaBackend {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// Why this machine cannot run on CUDA.
+    pub fn new(options: CudaOptions) -> Result<Self, Unusable> {
+        guarded(|| Self::open(options))
+    }
+
+    fn open(options: CudaOptions) -> Result<Self, Unusable> {
+        let driver = |e: KernelError| Unusable::Driver(e.to_string());
+        if !matmul::is_present() {
+            return Err(Unusable::NoCublasLt);
+        }
+        let device = Device::open(options.device)?;
+        let cubins = Cubins::load(&device, &options.cubins)?;
+        let max_samples = options.max_samples.max(1).next_power_of_two();
+        Ok(Self {
+            products: Products::new(&device)?,
+            cubins,
+            attention: Attention::new(),
+            sampler: Sampler::new(&device, max_samples).map_err(driver)?,
+            step: StepBlock::new(&device).map_err(driver)?,
+            graphs: Graphs::new(),
+            held: Held::default(),
+            tables: Vec::new(),
+            device_tables: DeviceBuffer::zeroed(&device, TABLE_SLOTS * size_of::<Table>(), "scale tables").map_err(driver)?,
+            staging: Staging::new(&device).map_err(driver)?,
+            votes: Pinned::new(&device, 1 << 16).map_err(driver)?,
+            logits: None,
+            vocab: 0,
+            sampled_rows: 0,
+            rows: 0,
+            narrowed: false,
+            cached: 0,
+            positions: usize::MAX,
+            max_rows: 0,
+            options,
+            device,
+        })
+    }
+
+    fn t(&self) -> &'static str {
+        self.options.activations.name()
+    }
+
+    fn upload(&mut self, to: &DeviceBuffer, bytes: &[u8]) -> Result<(), KernelError> {
+        self.staging.bytes(&self.device, to, bytes)
+    }
+
+    /// Rows of the step, if the tensor has room for them.
+    fn fit(&self, what: &str, tensor: &Tensor, cols: usize) -> Result<u32, KernelError> {
+        check(tensor.cols == cols && tensor.max_rows >= self.rows, || {
+            format!("{what}: a tensor of {} × {} for {} × {cols}", tensor.max_rows, tensor.cols, self.rows)
+        })?;
+        Ok(self.rows as u32)
+    }
+
+    fn few(&self, n: usize, k: usize) -> bool {
+        products::takes(self.rows, n, k)
+    }
+
+    /// Launches the product that is held back.
+    fn flush_product(&mut self) -> Result<(), KernelError> {
+        match self.held.product.take() {
+            Some(product) => self.run_product(&product, Behind::Store(product.out)),
+            None => Ok(()),
+        }
+    }
+
+    fn run_product(&mut self, product: &Product, behind: Behind) -> Result<(), KernelError> {
+        let t = self.t();
+        products::run(&self.device, &mut self.cubins, t, self.rows, product, behind)
+    }
+
+    /// Launches the norm that is held back, if `tensor` is what it gives.
+    fn flush_norm(&mut self, tensor: u64) -> Result<(), KernelError> {
+        match self.held.norm {
+            Some(norm) if norm.out == tensor => {
+                self.held.norm = None;
+                let kernel = self.cubins.get(&format!("rms_norm_{}", self.t()))?;
+                let shape = Shape { early: true, ..Shape::new((self.rows as u32, 1), 256) };
+                launch!(&self.device, kernel, shape, norm.x, norm.w, norm.eps, norm.cols as i32, norm.out)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn logits_buffer(&mut self, rows: usize, vocab: usize) -> Result<u64, KernelError> {
+        let bytes = rows.max(self.sampler.rows()) * vocab * 4;
+        if self.logits.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
+            self.logits = Some(DeviceBuffer::zeroed(&self.device, bytes, "logits")?);
+        }
+        Ok(self.logits.as_ref().map_or(0, DeviceBuffer::ptr))
+    }
+}
+
+impl Backend for CudaBackend {
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Tensor = Tensor;
+    type KvPool = KvPool;
+    type RopeTable = RopeTable;
+
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            name: "cuda",
+            device: self.device.probe.name.clone(),
+            kernel_set: format!("sm_{}, {} activations; attention portable", self.cubins.architecture, self.t()),
+            parallelism: self.device.sms as usize,
+        }
+    }
+
+    fn matrix(&mut self, parts: &[MatrixSource]) -> Result<Matrix, KernelError> {
+        self.staging.matrix(&self.device, parts, self.options.activations)
+    }
+
+    fn vector(&mut self, values: &[f32]) -> Result<Vector, KernelError> {
+        let data = DeviceBuffer::new(&self.device, values.len() * 4, "weights")?;
+        self.upload(&data, bytemuck::cast_slice(values))?;
+        Ok(Vector { data, len: values.len() })
+    }
+
+    fn tensor(&mut self, max_rows: usize, cols: usize) -> Result<Tensor, KernelError> {
+        // Launches round their rows up: to a recorded step's size, to what the few-row products take.
+        let max_rows = max_rows.max(64).next_multiple_of(64);
+        self.max_rows = self.max_rows.max(max_rows);
+        let data = DeviceBuffer::zeroed(&self.device, max_rows * cols * 2, "activations")?;
+        Ok(Tensor { data, max_rows, cols, wide: false })
+    }
+
+    fn residual(&mut self, max_rows: usize, cols: usize) -> Result<Tensor, KernelError> {
+        let max_rows = max_rows.max(64).next_multiple_of(64);
+        let data = DeviceBuffer::zeroed(&self.device, max_rows * cols * 4, "activations")?;
+        Ok(Tensor { data, max_rows, cols, wide: true })
+    }
+
+    fn kv_pool(&mut self, layout: PageLayout, pages: usize) -> Result<KvPool, KernelError> {
+        if attention::types(kv_name(layout.format), self.t()).is_none() {
+            return Err(KernelError::Invalid(format!("a {} cache under {} activations", kv_name(layout.format), self.t())));
+        }
+        let bytes = layout.page_len() * pages * 2;
+        self.cached = self.cached.max(pages * PAGE);
+        let pool = |backend: &Self| DeviceBuffer::zeroed(&backend.device, bytes, "KV pages");
+        Ok(KvPool { layout, pages, k: pool(self)?, v: pool(self)? })
+    }
+
+    fn rope_table(&mut self, rope: &Rope, max_len: usize) -> Result<RopeTable, KernelError> {
+        let half = rope.inv_freq.len();
+        let inv_freq = DeviceBuffer::new(&self.device, half * 4, "rotation")?;
+        self.upload(&inv_freq, bytemuck::cast_slice(&rope.inv_freq))?;
+        let angles = DeviceBuffer::zeroed(&self.device, self.max_rows.max(64) * half * 8, "rotation")?;
+        self.positions = self.positions.min(max_len);
+        Ok(RopeTable { inv_freq, half, factor: rope.factor, max_len, angles, of_step: std::cell::Cell::new(0) })
+    }
+
+    fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError> {
+        let place = usize::from(slot.0);
+        check(place < TABLE_SLOTS, || format!("table slot {place} of {TABLE_SLOTS}"))?;
+        let device = Table::new(table).ok_or_else(|| KernelError::Invalid(format!("a table of {} rows", table.rows().len())))?;
+        if place >= self.tables.len() {
+            self.tables.resize(place + 1, None);
+        }
+        self.tables[place] = Some(table.clone());
+        self.staging.bytes_at(&self.device, &self.device_tables, place * size_of::<Table>(), bytemuck::bytes_of(&device))
+    }
+
+    fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError> {
+        self.held = Held::default();
+        // A recording that was given up ends here, before anything else is enqueued.
+        self.graphs.begin(&self.device, None)?;
+        if self.step.begin(&self.device, seqs, &self.tables)? {
+            self.graphs.clear();
+        }
+        self.rows = self.step.rows;
+        self.narrowed = false;
+        check(self.step.samples <= self.sampler.rows(), || format!("{} draws in a step", self.step.samples))?;
+        check(self.rows <= self.max_rows, || format!("{} rows in a step for {}", self.rows, self.max_rows))?;
+        let key = StepBlock::bucket(seqs).filter(|_| self.options.graphs).map(|bucket| Key {
+            bucket,
+            skipping: self.step.decode.skipping.unwrap_or(Skipping::None),
+            greedy: self.step.is_greedy(),
+        });
+        self.graphs.begin(&self.device, key)
+    }
+
+    fn embed(&mut self, table: &Matrix, scale: f32, out: &mut Tensor) -> Result<(), KernelError> {
+        let rows = self.fit("embed", out, table.cols)?;
+        check(out.wide, || "embed: into a residual".into())?;
+        if !self.graphs.call(fingerprint(1, &[table.data.ptr(), out.data.ptr(), u64::from(scale.to_bits())]))? {
+            return Ok(());
+        }
+        let kernel = self.cubins.get(&format!("embed_{}", self.t()))?;
+        let tokens = self.step.at(self.step.layout.tokens);
+        let shape = Shape::new((rows, 1), 128);
+        let (cols, vocab) = (table.cols as i32, table.rows as i32);
+        launch!(&self.device, kernel, shape, table.data.ptr(), tokens, self.sampler.drawn.ptr(), scale, cols, out.data.ptr(), vocab)
+    }
+
+    fn rms_norm(&mut self, x: &Tensor, w: &Vector, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
+        self.fit("rms_norm", x, w.len)?;
+        self.fit("rms_norm", out, w.len)?;
+        check(x.wide && !out.wide, || "rms_norm: of a residual".into())?;
+        let norm = Norm { x: x.data.ptr(), w: w.data.ptr(), eps, cols: w.len, out: out.data.ptr() };
+        if !self.graphs.call(fingerprint(2, &[norm.x, norm.w, norm.out]))? {
+            return Ok(());
+        }
+        self.flush_product()?;
+        self.held.norm = Some(norm);
+        if self.few(8, w.len) && products::takes_norm(self.rows, w.len) { Ok(()) } else { self.flush_norm(norm.out) }
+    }
+
+    fn add_rms_norm(&mut self, x: &mut Tensor, delta: &Tensor, w: &Vector, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
+        let rows = self.fit("add_rms_norm", x, w.len)?;
+        self.fit("add_rms_norm", delta, w.len)?;
+        self.fit("add_rms_norm", out, w.len)?;
+        check(x.wide && !delta.wide && !out.wide, || "add_rms_norm: into a residual".into())?;
+        let norm = Norm { x: x.data.ptr(), w: w.data.ptr(), eps, cols: w.len, out: out.data.ptr() };
+        if !self.graphs.call(fingerprint(3, &[norm.x, norm.w, norm.out, delta.data.ptr()]))? {
+            return Ok(());
+        }
+        let fused = self.held.product.filter(|product| product.out == delta.data.ptr() && product.norm.is_none());
+        if let Some(product) = fused
+            && products::takes_norm(self.rows, w.len)
+        {
+            self.held.product = None;
+            self.run_product(&product, Behind::Add(norm.x))?;
+            self.held.norm = Some(norm);
+            return Ok(());
+        }
+        self.flush_product()?;
+        self.held.norm = None;
+        let kernel = self.cubins.get(&format!("add_rms_norm_{}", self.t()))?;
+        let shape = Shape { early: true, ..Shape::new((rows, 1), 256) };
+        launch!(&self.device, kernel, shape, norm.x, delta.data.ptr(), norm.w, eps, w.len as i32, norm.out)
+    }
+
+    fn matmul(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) -> Result<(), KernelError> {
+        self.fit("matmul", x, w.cols)?;
+        self.fit("matmul", out, w.rows)?;
+        check(!x.wide && !out.wide, || "matmul: of activations".into())?;
+        let (from, weights, to) = (x.data.ptr(), w.data.ptr(), out.data.ptr());
+        if !self.graphs.call(fingerprint(4, &[from, weights, to]))? {
+            return Ok(());
+        }
+        self.flush_product()?;
+        if self.few(w.rows, w.cols) {
+            let norm = self.held.norm.filter(|norm| norm.out == from);
+            self.held.product = Some(Product { x: from, norm, w: weights, n: w.rows, k: w.cols, out: to });
+            return Ok(());
+        }
+        self.flush_norm(from)?;
+        let m = self.rows.next_multiple_of(if self.rows > 64 { 64 } else { 16 }).min(x.max_rows).min(out.max_rows);
+        let bf16 = self.options.activations == Activations::Bf16;
+        let shape = matmul::Product { m, n: w.rows, k: w.cols, bf16, wide: false };
+        // SAFETY: both tensors have `m` rows of these widths, the matrix its rows and columns.
+        unsafe { self.products.run(&self.device, shape, from, weights, to) }
+    }
+
+    fn qkv_store(&mut self, qkv: &mut Tensor, args: &QkvStore<'_, Self>, pool: &mut KvPool) -> Result<(), KernelError> {
+        let g = args.geometry;
+        let cols = (g.heads + 2 * g.kv_heads) * g.head_dim;
+        let rows = self.fit("qkv_store", qkv, cols)?;
+        check(!self.narrowed, || "qkv_store: after last_rows".into())?;
+        check(pool.layout.kv_heads == g.kv_heads && pool.layout.head_dim == g.head_dim, || "qkv_store: another layer's pool".into())?;
+        check(args.rope.half * 2 == g.head_dim, || format!("qkv_store: a rotation of {} elements", args.rope.half * 2))?;
+        check(args.bias.is_none_or(|b| b.len == cols), || "qkv_store: bias".into())?;
+        check(args.qk_norm.is_none_or(|(q, k, _)| q.len == g.head_dim && k.len == g.head_dim), || "qkv_store: norms".into())?;
+        check([64, 128, 256].contains(&g.head_dim), || format!("qkv_store: heads of {}", g.head_dim))?;
+        let end = self.step.step.positions.iter().max().map_or(0, |p| p + 1);
+        check(end <= args.rope.max_len, || format!("qkv_store: position {end} of a rotation for {}", args.rope.max_len))?;
+        check(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
+        if !self.graphs.call(fingerprint(5, &[qkv.data.ptr(), pool.k.ptr(), args.rope.angles.ptr()]))? {
+            return Ok(());
+        }
+        self.flush_product()?;
+        let layout = self.step.layout;
+        let early = |grid| Shape { early: true, ..Shape::new(grid, 128) };
+        let (rope, number) = (args.rope, self.step.step.number);
+        if rope.of_step.replace(number) != number {
+            let kernel = self.cubins.get("rope_angles")?;
+            let shape = Shape { block: 64, ..early((rows, 1)) };
+            let at = self.step.at(layout.positions);
+            launch!(&self.device, kernel, shape, at, rope.inv_freq.ptr(), rope.factor, rope.half as i32, rope.angles.ptr())?;
+        }
+        let kernel = self.cubins.get(&format!("qkv_store_{}_{}", self.t(), kv_name(pool.layout.format)))?;
+        let shape = early((rows, (g.heads + 2 * g.kv_heads).div_ceil(4) as u32));
+        let bias = args.bias.map_or(0, |b| b.data.ptr());
+        let (q_norm, k_norm, eps) = args.qk_norm.map_or((0, 0, 0.0), |(q, k, eps)| (q.data.ptr(), k.data.ptr(), eps));
+        let (slots, tails) = (self.step.at(layout.slots), self.step.at(layout.tails));
+        let (heads, kv_heads, head_dim) = (g.heads as i32, g.kv_heads as i32, g.head_dim as i32);
+        launch!(
+            &self.device,
+            kernel,
+            shape,
+            qkv.data.ptr(),
+            bias,
+            q_norm,
+            k_norm,
+            eps,
+            rope.angles.ptr(),
+            slots,
+            tails,
+            heads,
+            kv_heads,
+            head_dim,
+            pool.k.ptr(),
+            pool.v.ptr()
+        )
+    }
+
+    fn attention(&mut self, qkv: &Tensor, geometry: &AttnGeometry, pool: &KvPool, out: &mut Tensor) -> Result<(), KernelError> {
+        let g = geometry;
+        self.fit("attention", qkv, (g.heads + 2 * g.kv_heads) * g.head_dim)?;
+        self.fit("attention", out, g.heads * g.head_dim)?;
+        check(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
+        if !self.graphs.call(fingerprint(6, &[qkv.data.ptr(), pool.k.ptr(), out.data.ptr()]))? {
+            return Ok(());
+        }
+        self.flush_product()?;
+        let types = attention::types(kv_name(pool.layout.format), self.t()).unwrap_or("bf16");
+        let at = Operands {
+            q: qkv.data.ptr(),
+            q_stride: qkv.cols,
+            k: pool.k.ptr(),
+            v: pool.v.ptr(),
+            out: out.data.ptr(),
+            tables: self.device_tables.ptr(),
+        };
+        self.attention.run(&self.device, &mut self.cubins, &self.step, types, g, at, self.cached.min(self.positions))
+    }
+
+    fn gated(&mut self, gate_up: &Tensor, act: Activation, out: &mut Tensor) -> Result<(), KernelError> {
+        let cols = out.cols;
+        let rows = self.fit("gated", gate_up, 2 * cols)?;
+        self.fit("gated", out, cols)?;
+        if !self.graphs.call(fingerprint(7, &[gate_up.data.ptr(), out.data.ptr(), act as u64]))? {
+            return Ok(());
+        }
+        let fused = self.held.product.filter(|p| p.out == gate_up.data.ptr() && p.norm.is_some() && cols.is_multiple_of(8));
+        if let Some(product) = fused {
+            self.held.product = None;
+            return self.run_product(&product, Behind::Gated(act, out.data.ptr()));
+        }
+        self.flush_product()?;
+        let act = match act {
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_tanh",
+        };
+        let kernel = self.cubins.get(&format!("gated_{}_{act}", self.t()))?;
+        let shape = Shape { early: true, ..Shape::new((rows, cols.div_ceil(2048) as u32), 256) };
+        launch!(&self.device, kernel, shape, gate_up.data.ptr(), cols as i32, out.data.ptr())
+    }
+
+    fn last_rows(&mut self, x: &Tensor, out: &mut Tensor) -> Result<(), KernelError> {
+        let cols = out.cols;
+        check(x.cols == cols && x.wide == out.wide, || "last_rows: tensors differ".into())?;
+        check(x.max_rows >= self.step.rows && out.max_rows >= self.step.samples, || format!("last_rows: {} rows", self.step.samples))?;
+        self.rows = self.step.samples;
+        self.narrowed = true;
+        if !self.graphs.call(fingerprint(8, &[x.data.ptr(), out.data.ptr()]))? || self.rows == 0 {
+            return Ok(());
+        }
+        self.flush_product()?;
+        self.held.norm = None;
+        let kernel = self.cubins.get(if x.wide { "gather_rows_f32" } else { "gather_rows_b16" })?;
+        let shape = Shape { early: true, ..Shape::new((self.rows as u32, 1), 128) };
+        launch!(&self.device, kernel, shape, x.data.ptr(), self.step.at(self.step.layout.last), cols as i32, out.data.ptr())
+    }
+
+    fn sample(&mut self, x: &Tensor, head: &Matrix, report: &mut StepReport) -> Result<(), KernelError> {
+        check(self.narrowed, || "sample: before last_rows".into())?;
+        let rows = self.rows;
+        self.sampled_rows = 0;
+        if rows > 0 {
+            self.fit("sample", x, head.cols)?;
+            let logits = self.logits_buffer(rows, head.rows)?;
+            self.vocab = head.rows;
+            let greedy = self.step.is_greedy();
+            if self.graphs.call(fingerprint(9, &[x.data.ptr(), head.data.ptr(), logits, u64::from(greedy)]))? {
+                self.flush_product()?;
+                let from = x.data.ptr();
+                if self.few(head.rows, head.cols) {
+                    let norm = self.held.norm.filter(|norm| norm.out == from);
+                    let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits };
+                    self.run_product(&product, Behind::Wide(logits))?;
+                } else {
+                    self.flush_norm(from)?;
+                    let bf16 = self.options.activations == Activations::Bf16;
+                    let m = rows.next_multiple_of(16).min(x.max_rows).min(self.sampler.rows().max(rows));
+                    let shape = matmul::Product { m, n: head.rows, k: head.cols, bf16, wide: true };
+                    // SAFETY: `x` and the logits have `m` rows.
+                    unsafe { self.products.run(&self.device, shape, from, head.data.ptr(), logits)? };
+                }
+                let params = self.step.at(self.step.layout.sampling);
+                self.sampler.draw(&self.device, &mut self.cubins, logits, head.rows, params, rows, greedy)?;
+            }
+        }
+        self.graphs.finish(&self.device)?;
+        if rows > 0 {
+            self.sampler.fetch(&self.device, rows)?;
+        }
+        // SAFETY: pinned, and read only after the stream was waited for.
+        unsafe { self.step.download_counters(&self.device, &mut self.votes)? };
+        self.device.synchronize()?;
+        self.step.take_counters(self.votes.bytes());
+        report.counters = std::mem::take(&mut self.step.step.counters);
+        report.sampled = vec![None; self.step.step.seqs.len()];
+        let sampling = (0..report.sampled.len()).filter(|&i| self.step.step.seqs[i].sample.is_some());
+        for (row, place) in sampling.enumerate() {
+            report.sampled[place] = Some(self.sampler.result(row));
+            self.sampled_rows = row + 1;
+        }
+        report.attention_seconds = 0.0;
+        Ok(())
+    }
+
+    fn logits(&self) -> Vec<Vec<f32>> {
+        let Some(buffer) = &self.logits else { return Vec::new() };
+        let bytes = self.sampled_rows * self.vocab * 4;
+        let Ok(mut host) = Pinned::new(&self.device, bytes) else { return Vec::new() };
+        // SAFETY: pinned, and waited for at once.
+        let copied = unsafe { buffer.download(&self.device, 0, &mut host.bytes_mut()[..bytes]) }.and_then(|()| self.device.synchronize());
+        if copied.is_err() || self.vocab == 0 {
+            return Vec::new();
+        }
+        let (values, _) = host.bytes()[..bytes].as_chunks::<4>();
+        values.chunks_exact(self.vocab).map(|row| row.iter().map(|&b| f32::from_le_bytes(b)).collect()).collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! Kernel files: found in a folder, checked against its manifest, loaded as modules.
+
+use super::device::{Device, words};
+use super::launch::Kernel;
+use super::unusable::Unusable;
+use crate::backend::KernelError;
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUfunction_attribute_enum as FunctionAttribute, CUmodule};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+/// Largest kernel file that is read.
+const MAX_CUBIN: u64 = 64 << 20;
+
+/// Where kernels are looked for unless told otherwise: `$SKIPD_CUBINS`, `cubins` beside the program or one folder up (a build), then the
+/// installed place.
+pub fn default_folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os("SKIPD_CUBINS") {
+        return folder.into();
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let beside = program.ancestors().skip(1).take(3).map(|folder| folder.join("cubins"));
+    beside.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| PathBuf::from("/usr/lib/skipd/cubins"))
+}
+
+/// The architectures whose code runs on a device, best first.
+fn architectures((major, minor): (i32, i32)) -> &'static [&'static str] {
+    match (major, minor) {
+        (8, 7) => &["87", "80"],
+        (8, _) => &["80"],
+        (9, 0) => &["90a"],
+        (11, 0) => &["110a"],
+        _ => &[],
+    }
+}
+
+/// The modules of one device.
+pub(super) struct Cubins {
+    modules: Vec<CUmodule>,
+    kernels: HashMap<String, Kernel>,
+    /// The architecture in use.
+    pub architecture: &'static str,
+}
+
+// SAFETY: module handles may be used from any thread that has bound the context.
+unsafe impl Send for Cubins {}
+
+impl Cubins {
+    /// Loads every kernel file in `folder` that fits the device.
+    pub fn load(device: &Device, folder: &Path) -> Result<Self, Unusable> {
+        let (major, minor) = device.probe.capability;
+        let none = || Unusable::NoKernels { major, minor, folder: folder.to_owned() };
+        for architecture in architectures((major, minor)) {
+            let files = files(folder, architecture);
+            if files.is_empty() {
+                continue;
+            }
+            let mut modules = Vec::new();
+            for path in files {
+                let bad = |reason: String| Unusable::BadKernels { path: path.clone(), reason };
+                let image = read(&path).map_err(|e| bad(e.to_string()))?;
+                device.ctx.bind_to_thread()?;
+                // SAFETY: the image is whole and outlives the call; the driver checks what is in it.
+                modules.push(unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| bad(words(e)))?);
+            }
+            return Ok(Self { modules, kernels: HashMap::new(), architecture });
+        }
+        Err(none())
+    }
+
+    /// The kernel of that name, if there is one.
+    pub fn find(&mut self, name: &str) -> Option<Kernel> {
+        if let Some(&kernel) = self.kernels.get(name) {
+            return Some(kernel);
+        }
+        let symbol = CString::new(name).ok()?;
+        // SAFETY: the modules are loaded; a name they do not have is an error.
+        let function = self.modules.iter().find_map(|&module| unsafe { result::module::get_function(module, symbol.clone()) }.ok())?;
+        let kernel = Kernel { function };
+        self.kernels.insert(name.to_owned(), kernel);
+        Some(kernel)
+    }
+
+    /// The kernel of that name.
+    pub fn get(&mut self, name: &str) -> Result<Kernel, KernelError> {
+        self.find(name).ok_or_else(|| KernelError::Invalid(format!("no CUDA kernel {name} for sm_{}", self.architecture)))
+    }
+
+    /// The kernel of that name, allowed `shared` bytes of dynamic shared memory.
+    pub fn with_shared(&mut self, name: &str, shared: u32) -> Result<Kernel, KernelError> {
+        let known = self.kernels.contains_key(name);
+        let kernel = self.get(name)?;
+        if !known && shared > 40 << 10 {
+            let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded.
+            unsafe { result::function::set_function_attribute(kernel.function, attribute, shared as i32) }
+                .map_err(|e| KernelError::Invalid(format!("{name} with {shared} bytes of shared memory: {}", words(e))))?;
+        }
+        Ok(kernel)
+    }
+}
+
+fn files(folder: &Path, architecture: &str) -> Vec<PathBuf> {
+    let suffix = format!(".sm_{architecture}.cubin");
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(&suffix)).collect();
+    files.sort();
+    files
+}
+
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let len = std::fs::metadata(path)?.len();
+    if len == 0 || len > MAX_CUBIN {
+        return Err(std::io::Error::other(format!("{len} bytes")));
+    }
+    std::fs::read(path)
+}

@@ -1,0 +1,124 @@
+//! Decode steps as graphs: recorded the second time a kind of step occurs, replayed from then on.
+//!
+//! Operators only name memory that lives as long as the model, so a step of the same kind issues the same calls. A replayed step checks that:
+//! each operator's fingerprint must be the one recorded, else the step is refused rather than answered from another step's calls.
+
+use super::device::{Device, fault};
+use crate::backend::KernelError;
+use cudarc::driver::CudaGraph;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use std::collections::HashMap;
+
+/// What makes two decode steps the same calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// Rows of the launch, padding included.
+    pub bucket: usize,
+    /// Which of the sequences skip.
+    pub skipping: Skipping,
+    /// Every row is greedy.
+    pub greedy: bool,
+}
+
+/// Which sequences of a phase have a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Skipping {
+    None,
+    Some,
+    All,
+}
+
+struct Recorded {
+    graph: CudaGraph,
+    calls: Vec<u64>,
+}
+
+/// What an operator has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Launch.
+    Eager,
+    /// Launch; the stream records.
+    Recording,
+    /// Nothing: the graph has it.
+    Replaying,
+}
+
+/// The graphs of a backend.
+pub(super) struct Graphs {
+    recorded: HashMap<Key, Recorded>,
+    /// Kinds that ran once without a graph: their kernels are loaded and their products planned.
+    warm: Vec<Key>,
+    key: Option<Key>,
+    mode: Mode,
+    calls: Vec<u64>,
+}
+
+// SAFETY: graphs are used on the engine's thread alone; a backend moves there before it has any.
+unsafe impl Send for Graphs {}
+
+impl Graphs {
+    pub fn new() -> Self {
+        Self { recorded: HashMap::new(), warm: Vec::new(), key: None, mode: Mode::Eager, calls: Vec::new() }
+    }
+
+    /// Starts a step of kind `key`, None for one that is not recorded. A recording that never came to its end is dropped.
+    pub fn begin(&mut self, device: &Device, key: Option<Key>) -> Result<(), KernelError> {
+        if self.mode == Mode::Recording {
+            let _ = device.stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+        }
+        self.calls.clear();
+        self.key = key;
+        self.mode = match key {
+            Some(key) if self.recorded.contains_key(&key) => Mode::Replaying,
+            Some(key) if self.warm.contains(&key) => Mode::Recording,
+            _ => Mode::Eager,
+        };
+        if self.mode == Mode::Recording {
+            device.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what was recorded: memory has moved.
+    pub fn clear(&mut self) {
+        self.recorded.clear();
+        self.warm.clear();
+    }
+
+    /// Notes one operator's call; whether it is to launch.
+    pub fn call(&mut self, fingerprint: u64) -> Result<bool, KernelError> {
+        self.calls.push(fingerprint);
+        if self.mode != Mode::Replaying {
+            return Ok(true);
+        }
+        let expected = self.key.and_then(|key| self.recorded.get(&key)).and_then(|r| r.calls.get(self.calls.len() - 1));
+        if expected != Some(&fingerprint) {
+            return Err(KernelError::Invalid(format!("operator {} of a recorded step differs", self.calls.len() - 1)));
+        }
+        Ok(false)
+    }
+
+    /// All operators were called: launches what is recorded.
+    pub fn finish(&mut self, device: &Device) -> Result<(), KernelError> {
+        let Some(key) = self.key.take() else { return Ok(()) };
+        match std::mem::replace(&mut self.mode, Mode::Eager) {
+            Mode::Eager => self.warm.push(key),
+            Mode::Recording => {
+                let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+                let graph = device.stream.end_capture(flags).map_err(fault)?;
+                let graph = graph.ok_or_else(|| KernelError::Device("a recorded step is empty".into()))?;
+                graph.launch().map_err(fault)?;
+                self.recorded.insert(key, Recorded { graph, calls: std::mem::take(&mut self.calls) });
+            }
+            Mode::Replaying => {
+                let recorded = &self.recorded[&key];
+                if recorded.calls.len() != self.calls.len() {
+                    return Err(KernelError::Invalid(format!("{} operators of {}", self.calls.len(), recorded.calls.len())));
+                }
+                recorded.graph.launch().map_err(fault)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! The CUDA backend: kernels from cubin files, cuBLASLt for the large products, one stream, decode steps as graphs.
+//!
+//! Libraries are loaded at run time; a machine without a driver, a device or a kernel for it gets a reason instead of a backend.
+
+mod attention;
+mod backend;
+mod cubins;
+mod device;
+mod graph;
+mod launch;
+mod matmul;
+mod memory;
+mod params;
+mod products;
+mod sampler;
+mod step;
+mod unusable;
+mod weights;
+
+pub use backend::{CudaBackend, CudaOptions};
+pub use cubins::default_folder;
+pub use device::{Probe, probe};
+pub use unusable::Unusable;
+pub use weights::{Activations, Matrix};

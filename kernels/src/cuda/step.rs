@@ -1,0 +1,291 @@
+//! The step on the device: everything that differs from step to step, in one block of memory and one copy.
+//!
+//! Where things lie follows from the padded numbers of rows and sequences alone, so that a recorded graph finds them again.
+
+use super::device::Device;
+use super::graph::Skipping;
+use super::memory::{DeviceBuffer, Passed, Pinned};
+use super::params::{Counters, Seq};
+use super::sampler::SampleParams;
+use crate::backend::{KernelError, SeqStep};
+use crate::pages::PAGE;
+use crate::step::Step;
+use bytemuck::Pod;
+use skip_tables::{Phase, ScaleTable};
+
+/// Most rows of a decode step that is recorded; also the padded sizes there are.
+pub(super) const BUCKETS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// A part of the block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    offset: usize,
+    bytes: usize,
+}
+
+/// Where things lie in the block. Block tables are last: they are as long as the sequences are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub tokens: Part,
+    pub positions: Part,
+    pub slots: Part,
+    pub tails: Part,
+    /// Row of each sampling sequence's last token, −1 for padding.
+    pub last: Part,
+    pub sampling: Part,
+    pub prefill: Part,
+    pub decode: Part,
+    pub prefill_counters: Part,
+    pub decode_counters: Part,
+    pub work: Part,
+    pub pages: Part,
+}
+
+/// One phase's sequences.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PhaseSeqs {
+    /// As attention takes them.
+    pub seqs: Vec<Seq>,
+    /// Their places in the step.
+    pub places: Vec<usize>,
+    /// Sequences of the launch, padding included.
+    pub padded: usize,
+    /// Which of them skip.
+    pub skipping: Option<Skipping>,
+}
+
+/// The step in progress.
+pub(super) struct StepBlock {
+    pub step: Step,
+    pub layout: Layout,
+    /// Rows of the launches, padding included.
+    pub rows: usize,
+    /// Sampling sequences, padding included.
+    pub samples: usize,
+    pub prefill: PhaseSeqs,
+    pub decode: PhaseSeqs,
+    /// Prefill work entries.
+    pub work: usize,
+    block: DeviceBuffer,
+    staging: [Pinned; 2],
+    copied: [Passed; 2],
+    turn: usize,
+}
+
+/// Lays parts one after another, each on 16 bytes.
+struct Layouter(usize);
+
+impl Layouter {
+    fn part<T>(&mut self, count: usize) -> Part {
+        let part = Part { offset: self.0, bytes: count * size_of::<T>() };
+        self.0 = (part.offset + part.bytes).next_multiple_of(16);
+        part
+    }
+}
+
+impl StepBlock {
+    /// An empty block; it grows with the steps.
+    pub fn new(device: &Device) -> Result<Self, KernelError> {
+        const FIRST: usize = 1 << 20;
+        Ok(Self {
+            step: Step::default(),
+            layout: Layout::default(),
+            rows: 0,
+            samples: 0,
+            prefill: PhaseSeqs::default(),
+            decode: PhaseSeqs::default(),
+            work: 0,
+            block: DeviceBuffer::zeroed(device, FIRST, "the step's inputs")?,
+            staging: [Pinned::new(device, FIRST)?, Pinned::new(device, FIRST)?],
+            copied: [Passed::new(device)?, Passed::new(device)?],
+            turn: 0,
+        })
+    }
+
+    /// The padded size of a step that can be recorded: decode alone, every sequence sampling.
+    pub fn bucket(seqs: &[SeqStep<'_>]) -> Option<usize> {
+        let alone = seqs.iter().all(|s| s.phase == Phase::Decode && s.tokens.len() == 1 && s.sample.is_some());
+        BUCKETS.into_iter().find(|&b| alone && !seqs.is_empty() && b >= seqs.len())
+    }
+
+    /// Replaces the step and enqueues its copy. Returns whether the block has moved: nothing recorded before holds then.
+    pub fn begin(&mut self, device: &Device, seqs: &[SeqStep<'_>], tables: &[Option<ScaleTable>]) -> Result<bool, KernelError> {
+        self.step.begin(seqs, tables)?;
+        let rows = self.step.rows;
+        let bucket = Self::bucket(seqs);
+        self.rows = bucket.unwrap_or(rows);
+        let sampling: Vec<usize> = (0..seqs.len()).filter(|&i| seqs[i].sample.is_some()).collect();
+        self.samples = bucket.unwrap_or(sampling.len());
+
+        let mut pages: Vec<i32> = Vec::new();
+        for phase in Phase::ALL {
+            let padded = bucket.filter(|_| phase == Phase::Decode);
+            let part = phase_seqs(&self.step, seqs, phase, padded, &mut pages);
+            match phase {
+                Phase::Prefill => self.prefill = part,
+                Phase::Decode => self.decode = part,
+            }
+        }
+        let work = work_list(&self.prefill.seqs);
+        self.work = work.len();
+
+        let mut l = Layouter(0);
+        let layout = Layout {
+            tokens: l.part::<i32>(self.rows),
+            positions: l.part::<i32>(self.rows),
+            slots: l.part::<i32>(self.rows),
+            tails: l.part::<i32>(self.rows),
+            last: l.part::<i32>(self.samples),
+            sampling: l.part::<SampleParams>(self.samples),
+            prefill: l.part::<Seq>(self.prefill.padded),
+            decode: l.part::<Seq>(self.decode.padded),
+            prefill_counters: l.part::<Counters>(self.prefill.padded),
+            decode_counters: l.part::<Counters>(self.decode.padded),
+            work: l.part::<[i32; 2]>(work.len()),
+            pages: l.part::<i32>(pages.len()),
+        };
+        self.layout = layout;
+        let moved = self.reserve(device, l.0)?;
+
+        let (slots, tails) = slots_and_tails(&self.step);
+        let last = sampling.iter().map(|&i| (self.step.seqs[i].row + self.step.seqs[i].len - 1) as i32);
+        let params = sampling.iter().filter_map(|&i| {
+            let seq = &self.step.seqs[i];
+            seq.sample.as_ref().map(|params| SampleParams::new(params, seq.start + seq.len, i))
+        });
+        self.turn ^= 1;
+        self.copied[self.turn].wait()?;
+        let bytes = self.staging[self.turn].bytes_mut();
+        bytes[..layout.pages.offset].fill(0);
+        write(bytes, layout.tokens, self.step.tokens.iter().map(|&t| t as i32), 0);
+        write(bytes, layout.positions, self.step.positions.iter().map(|&p| p as i32), 0);
+        write(bytes, layout.slots, slots.into_iter(), -1);
+        write(bytes, layout.tails, tails.into_iter(), 0);
+        write(bytes, layout.last, last, -1);
+        write(bytes, layout.sampling, params, SampleParams::default());
+        write(bytes, layout.prefill, self.prefill.seqs.iter().copied(), Seq::default());
+        write(bytes, layout.decode, self.decode.seqs.iter().copied(), Seq::default());
+        write(bytes, layout.work, work.into_iter(), [-1, 0]);
+        write(bytes, layout.pages, pages.into_iter(), 0);
+        // SAFETY: the staging memory is pinned and not written again before its event has passed.
+        unsafe { self.block.upload(device, 0, &self.staging[self.turn].bytes()[..l.0])? };
+        self.copied[self.turn].record(device)?;
+        Ok(moved)
+    }
+
+    /// Makes room for `bytes`, and for more to come.
+    fn reserve(&mut self, device: &Device, bytes: usize) -> Result<bool, KernelError> {
+        if bytes <= self.block.bytes() {
+            return Ok(false);
+        }
+        let bytes = (2 * bytes).next_power_of_two();
+        device.synchronize()?;
+        self.block = DeviceBuffer::zeroed(device, bytes, "the step's inputs")?;
+        self.staging = [Pinned::new(device, bytes)?, Pinned::new(device, bytes)?];
+        Ok(true)
+    }
+
+    /// The device address of a part.
+    pub fn at(&self, part: Part) -> u64 {
+        self.block.ptr() + part.offset as u64
+    }
+
+    /// Enqueues a copy of the votes into `to`, prefill's first.
+    ///
+    /// # Safety
+    /// As [`DeviceBuffer::download`].
+    pub unsafe fn download_counters(&self, device: &Device, to: &mut Pinned) -> Result<(), KernelError> {
+        let (first, last) = (self.layout.prefill_counters, self.layout.decode_counters);
+        let bytes = last.offset + last.bytes - first.offset;
+        if to.bytes().len() < bytes {
+            *to = Pinned::new(device, bytes.next_power_of_two())?;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.block.download(device, first.offset, &mut to.bytes_mut()[..bytes]) }
+    }
+
+    /// Whether every draw of the step is the most likely token, and nothing is reported beside it.
+    pub fn is_greedy(&self) -> bool {
+        let mut params = self.step.seqs.iter().filter_map(|seq| seq.sample.as_ref());
+        params.all(|p| p.temperature <= 0.0 && p.logprobs.is_none())
+    }
+
+    /// Adds the votes that `download_counters` brought to the step's.
+    pub fn take_counters(&mut self, from: &[u8]) {
+        let decode_at = self.layout.decode_counters.offset - self.layout.prefill_counters.offset;
+        for (phase, at) in [(&self.prefill, 0), (&self.decode, decode_at)] {
+            for (i, &place) in phase.places.iter().enumerate() {
+                let bytes = &from[at + i * size_of::<Counters>()..][..size_of::<Counters>()];
+                let votes: Counters = bytemuck::pod_read_unaligned(bytes);
+                let counters = &mut self.step.counters[place];
+                counters.votes += votes.votes;
+                counters.skipped += votes.skipped;
+            }
+        }
+    }
+}
+
+fn write<T: Pod>(bytes: &mut [u8], part: Part, values: impl Iterator<Item = T>, padding: T) {
+    let places = bytes[part.offset..part.offset + part.bytes].chunks_exact_mut(size_of::<T>());
+    for (place, value) in places.zip(values.chain(std::iter::repeat(padding))) {
+        place.copy_from_slice(bytemuck::bytes_of(&value));
+    }
+}
+
+fn phase_seqs(step: &Step, seqs: &[SeqStep<'_>], phase: Phase, padded: Option<usize>, pages: &mut Vec<i32>) -> PhaseSeqs {
+    let mut out = PhaseSeqs::default();
+    let mut skipping = 0;
+    for (place, seq) in step.seqs.iter().enumerate().filter(|(_, seq)| seq.phase == phase) {
+        out.places.push(place);
+        skipping += usize::from(seq.ln_lambda.is_some());
+        out.seqs.push(Seq {
+            row: seq.row as i32,
+            q_len: seq.len as i32,
+            q_start: seq.start as i32,
+            kv_len: (seq.start + seq.len) as i32,
+            final_len: seqs[place].final_len as i32,
+            table: seqs[place].table.map_or(-1, |slot| i32::from(slot.0)),
+            pages: pages.len() as i32,
+            pad: 0,
+        });
+        pages.extend(step.pages(seq).iter().map(|&page| page as i32));
+    }
+    out.padded = padded.unwrap_or(out.seqs.len());
+    out.skipping = match skipping {
+        _ if out.seqs.is_empty() => None,
+        0 => Some(Skipping::None),
+        n if n == out.seqs.len() => Some(Skipping::All),
+        _ => Some(Skipping::Some),
+    };
+    out
+}
+
+/// (sequence, query tile), those with most keys first.
+fn work_list(seqs: &[Seq]) -> Vec<[i32; 2]> {
+    let page = PAGE as i32;
+    let mut work = Vec::new();
+    for (i, seq) in seqs.iter().enumerate() {
+        let first = seq.q_start / page;
+        let tiles = (seq.q_start + seq.q_len - 1) / page - first + 1;
+        work.extend((0..tiles).map(|tile| (first + tile, [i as i32, tile])));
+    }
+    work.sort_by_key(|&(at, _)| std::cmp::Reverse(at));
+    work.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// Where each row's K and V go, and from which row on its V page is to be zeroed: behind the last row of a chunk, and behind the first of
+/// a page in decode; later tokens of the page overwrite zeros.
+fn slots_and_tails(step: &Step) -> (Vec<i32>, Vec<i32>) {
+    let mut slots = Vec::with_capacity(step.tokens.len());
+    let mut tails = Vec::with_capacity(step.tokens.len());
+    for seq in &step.seqs {
+        let pages = step.pages(seq);
+        for at in seq.start..seq.start + seq.len {
+            let offset = at % PAGE;
+            slots.push((pages[at / PAGE] as usize * PAGE + offset) as i32);
+            let ends = at + 1 == seq.start + seq.len && (seq.phase == Phase::Prefill || offset == 0);
+            tails.push(if ends && offset + 1 < PAGE { offset as i32 + 1 } else { 0 });
+        }
+    }
+    (slots, tails)
+}
