@@ -4,6 +4,7 @@
 
 pub mod bus;
 pub mod config;
+mod device;
 pub mod generation;
 pub mod http;
 pub mod lifecycle;

@@ -1,6 +1,7 @@
 //! Opens a checkpoint's folder and starts an engine on it.
 
 use crate::config::{Config, KvChoice, PrecisionChoice};
+use crate::device::{self, Chosen};
 use crate::load::LoadError;
 use crate::state::{Model, SamplingDefaults};
 use crate::tables::{Opened, Paths};
@@ -9,8 +10,9 @@ use serde::Deserialize;
 use skip_engine::checkpoint::Checkpoint;
 use skip_engine::engine::CacheSize;
 use skip_engine::{Engine, EngineOptions};
-use skip_kernels::KvFormat;
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
+use skip_kernels::cuda::{CudaBackend, CudaOptions};
+use skip_kernels::{KernelError, KvFormat};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,18 +25,29 @@ pub fn open(config: &Config) -> Result<Model, LoadError> {
     let tables =
         Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });
     let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
-    let options = engine_options(config, tables.in_force());
+    let chosen = device::choose(config.backend, &checkpoint).map_err(failed)?;
+    let options = engine_options(config, &chosen, tables.in_force());
     let architecture = checkpoint.architecture();
     let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
-    let engine = Engine::start(options, &config.model_name, checkpoint, move || Ok(CpuBackend::new(cpu)));
+    let engine = match chosen {
+        Chosen::Cpu => Engine::start(options, &config.model_name, checkpoint, move || Ok(CpuBackend::new(cpu))),
+        Chosen::Cuda { options: cuda, .. } => {
+            let cuda = CudaOptions { max_samples: options.max_running, ..cuda };
+            let open = move || CudaBackend::new(cuda).map_err(|error| KernelError::Device(error.to_string()));
+            Engine::start(options, &config.model_name, checkpoint, open)
+        }
+    };
     // The vocabulary is parsed while the engine's thread reads the weights.
     let text = text::open(&config.model, vocabulary).map_err(failed).inspect_err(|_| engine.shutdown())?;
     let tables = tables.serve(engine.clone(), config.on_drift);
     Ok(Model { name: config.model_name.clone(), family, layers, engine, text, defaults, tables, created: SystemTime::now() })
 }
 
-fn engine_options(config: &Config, tables: skip_engine::handle::TableSet) -> EngineOptions {
-    let defaults = EngineOptions::default();
+fn engine_options(config: &Config, chosen: &Chosen, tables: skip_engine::handle::TableSet) -> EngineOptions {
+    let defaults = match chosen {
+        Chosen::Cpu => EngineOptions::default(),
+        Chosen::Cuda { available, .. } => device::gpu_defaults(*available),
+    };
     EngineOptions {
         kv_format: match config.kv {
             KvChoice::Fp16 => KvFormat::Fp16,

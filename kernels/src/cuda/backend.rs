@@ -2,7 +2,7 @@
 
 use super::attention::{self, Attention, Operands};
 use super::cubins::{self, Cubins};
-use super::device::{Device, guarded};
+use super::device::{Device, Probe, guarded};
 use super::graph::{Graphs, Key, Skipping};
 use super::launch::{Shape, launch};
 use super::matmul::{self, Products};
@@ -105,12 +105,27 @@ pub struct RopeTable {
     of_step: std::cell::Cell<u64>,
 }
 
-fn check(fits: bool, what: impl FnOnce() -> String) -> Result<(), KernelError> {
+fn ensure(fits: bool, what: impl FnOnce() -> String) -> Result<(), KernelError> {
     if fits { Ok(()) } else { Err(KernelError::Invalid(what())) }
 }
 
 fn kv_name(format: KvFormat) -> &'static str {
     format.name()
+}
+
+/// Whether a backend can be opened with these options: looks at the device, its libraries and kernel files, and keeps nothing.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check(options: &CudaOptions) -> Result<Probe, Unusable> {
+    guarded(|| {
+        let device = Device::open(options.device)?;
+        if !matmul::is_present() {
+            return Err(Unusable::NoCublasLt);
+        }
+        Cubins::find_files(&device, &options.cubins)?;
+        Ok(device.probe)
+    })
 }
 
 /// A number that tells one operator's call from another.
@@ -170,7 +185,7 @@ impl CudaBackend {
 
     /// Rows of the step, if the tensor has room for them.
     fn fit(&self, what: &str, tensor: &Tensor, cols: usize) -> Result<u32, KernelError> {
-        check(tensor.cols == cols && tensor.max_rows >= self.rows, || {
+        ensure(tensor.cols == cols && tensor.max_rows >= self.rows, || {
             format!("{what}: a tensor of {} × {} for {} × {cols}", tensor.max_rows, tensor.cols, self.rows)
         })?;
         Ok(self.rows as u32)
@@ -276,7 +291,7 @@ impl Backend for CudaBackend {
 
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError> {
         let place = usize::from(slot.0);
-        check(place < TABLE_SLOTS, || format!("table slot {place} of {TABLE_SLOTS}"))?;
+        ensure(place < TABLE_SLOTS, || format!("table slot {place} of {TABLE_SLOTS}"))?;
         let device = Table::new(table).ok_or_else(|| KernelError::Invalid(format!("a table of {} rows", table.rows().len())))?;
         if place >= self.tables.len() {
             self.tables.resize(place + 1, None);
@@ -294,8 +309,8 @@ impl Backend for CudaBackend {
         }
         self.rows = self.step.rows;
         self.narrowed = false;
-        check(self.step.samples <= self.sampler.rows(), || format!("{} draws in a step", self.step.samples))?;
-        check(self.rows <= self.max_rows, || format!("{} rows in a step for {}", self.rows, self.max_rows))?;
+        ensure(self.step.samples <= self.sampler.rows(), || format!("{} draws in a step", self.step.samples))?;
+        ensure(self.rows <= self.max_rows, || format!("{} rows in a step for {}", self.rows, self.max_rows))?;
         let key = StepBlock::bucket(seqs).filter(|_| self.options.graphs).map(|bucket| Key {
             bucket,
             skipping: self.step.decode.skipping.unwrap_or(Skipping::None),
@@ -306,7 +321,7 @@ impl Backend for CudaBackend {
 
     fn embed(&mut self, table: &Matrix, scale: f32, out: &mut Tensor) -> Result<(), KernelError> {
         let rows = self.fit("embed", out, table.cols)?;
-        check(out.wide, || "embed: into a residual".into())?;
+        ensure(out.wide, || "embed: into a residual".into())?;
         if !self.graphs.call(fingerprint(1, &[table.data.ptr(), out.data.ptr(), u64::from(scale.to_bits())]))? {
             return Ok(());
         }
@@ -320,7 +335,7 @@ impl Backend for CudaBackend {
     fn rms_norm(&mut self, x: &Tensor, w: &Vector, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
         self.fit("rms_norm", x, w.len)?;
         self.fit("rms_norm", out, w.len)?;
-        check(x.wide && !out.wide, || "rms_norm: of a residual".into())?;
+        ensure(x.wide && !out.wide, || "rms_norm: of a residual".into())?;
         let norm = Norm { x: x.data.ptr(), w: w.data.ptr(), eps, cols: w.len, out: out.data.ptr() };
         if !self.graphs.call(fingerprint(2, &[norm.x, norm.w, norm.out]))? {
             return Ok(());
@@ -334,7 +349,7 @@ impl Backend for CudaBackend {
         let rows = self.fit("add_rms_norm", x, w.len)?;
         self.fit("add_rms_norm", delta, w.len)?;
         self.fit("add_rms_norm", out, w.len)?;
-        check(x.wide && !delta.wide && !out.wide, || "add_rms_norm: into a residual".into())?;
+        ensure(x.wide && !delta.wide && !out.wide, || "add_rms_norm: into a residual".into())?;
         let norm = Norm { x: x.data.ptr(), w: w.data.ptr(), eps, cols: w.len, out: out.data.ptr() };
         if !self.graphs.call(fingerprint(3, &[norm.x, norm.w, norm.out, delta.data.ptr()]))? {
             return Ok(());
@@ -358,7 +373,7 @@ impl Backend for CudaBackend {
     fn matmul(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) -> Result<(), KernelError> {
         self.fit("matmul", x, w.cols)?;
         self.fit("matmul", out, w.rows)?;
-        check(!x.wide && !out.wide, || "matmul: of activations".into())?;
+        ensure(!x.wide && !out.wide, || "matmul: of activations".into())?;
         let (from, weights, to) = (x.data.ptr(), w.data.ptr(), out.data.ptr());
         if !self.graphs.call(fingerprint(4, &[from, weights, to]))? {
             return Ok(());
@@ -381,15 +396,15 @@ impl Backend for CudaBackend {
         let g = args.geometry;
         let cols = (g.heads + 2 * g.kv_heads) * g.head_dim;
         let rows = self.fit("qkv_store", qkv, cols)?;
-        check(!self.narrowed, || "qkv_store: after last_rows".into())?;
-        check(pool.layout.kv_heads == g.kv_heads && pool.layout.head_dim == g.head_dim, || "qkv_store: another layer's pool".into())?;
-        check(args.rope.half * 2 == g.head_dim, || format!("qkv_store: a rotation of {} elements", args.rope.half * 2))?;
-        check(args.bias.is_none_or(|b| b.len == cols), || "qkv_store: bias".into())?;
-        check(args.qk_norm.is_none_or(|(q, k, _)| q.len == g.head_dim && k.len == g.head_dim), || "qkv_store: norms".into())?;
-        check([64, 128, 256].contains(&g.head_dim), || format!("qkv_store: heads of {}", g.head_dim))?;
+        ensure(!self.narrowed, || "qkv_store: after last_rows".into())?;
+        ensure(pool.layout.kv_heads == g.kv_heads && pool.layout.head_dim == g.head_dim, || "qkv_store: another layer's pool".into())?;
+        ensure(args.rope.half * 2 == g.head_dim, || format!("qkv_store: a rotation of {} elements", args.rope.half * 2))?;
+        ensure(args.bias.is_none_or(|b| b.len == cols), || "qkv_store: bias".into())?;
+        ensure(args.qk_norm.is_none_or(|(q, k, _)| q.len == g.head_dim && k.len == g.head_dim), || "qkv_store: norms".into())?;
+        ensure([64, 128, 256].contains(&g.head_dim), || format!("qkv_store: heads of {}", g.head_dim))?;
         let end = self.step.step.positions.iter().max().map_or(0, |p| p + 1);
-        check(end <= args.rope.max_len, || format!("qkv_store: position {end} of a rotation for {}", args.rope.max_len))?;
-        check(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
+        ensure(end <= args.rope.max_len, || format!("qkv_store: position {end} of a rotation for {}", args.rope.max_len))?;
+        ensure(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
         if !self.graphs.call(fingerprint(5, &[qkv.data.ptr(), pool.k.ptr(), args.rope.angles.ptr()]))? {
             return Ok(());
         }
@@ -433,7 +448,7 @@ impl Backend for CudaBackend {
         let g = geometry;
         self.fit("attention", qkv, (g.heads + 2 * g.kv_heads) * g.head_dim)?;
         self.fit("attention", out, g.heads * g.head_dim)?;
-        check(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
+        ensure(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
         if !self.graphs.call(fingerprint(6, &[qkv.data.ptr(), pool.k.ptr(), out.data.ptr()]))? {
             return Ok(());
         }
@@ -474,8 +489,8 @@ impl Backend for CudaBackend {
 
     fn last_rows(&mut self, x: &Tensor, out: &mut Tensor) -> Result<(), KernelError> {
         let cols = out.cols;
-        check(x.cols == cols && x.wide == out.wide, || "last_rows: tensors differ".into())?;
-        check(x.max_rows >= self.step.rows && out.max_rows >= self.step.samples, || format!("last_rows: {} rows", self.step.samples))?;
+        ensure(x.cols == cols && x.wide == out.wide, || "last_rows: tensors differ".into())?;
+        ensure(x.max_rows >= self.step.rows && out.max_rows >= self.step.samples, || format!("last_rows: {} rows", self.step.samples))?;
         self.rows = self.step.samples;
         self.narrowed = true;
         if !self.graphs.call(fingerprint(8, &[x.data.ptr(), out.data.ptr()]))? || self.rows == 0 {
@@ -489,7 +504,7 @@ impl Backend for CudaBackend {
     }
 
     fn sample(&mut self, x: &Tensor, head: &Matrix, report: &mut StepReport) -> Result<(), KernelError> {
-        check(self.narrowed, || "sample: before last_rows".into())?;
+        ensure(self.narrowed, || "sample: before last_rows".into())?;
         let rows = self.rows;
         self.sampled_rows = 0;
         if rows > 0 {

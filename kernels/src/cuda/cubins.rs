@@ -47,26 +47,25 @@ pub(super) struct Cubins {
 unsafe impl Send for Cubins {}
 
 impl Cubins {
+    /// The architecture whose kernel files in `folder` fit the device, and the files.
+    pub fn find_files(device: &Device, folder: &Path) -> Result<(&'static str, Vec<PathBuf>), Unusable> {
+        let (major, minor) = device.probe.capability;
+        let mut found = architectures((major, minor)).iter().map(|&architecture| (architecture, files(folder, architecture)));
+        found.find(|(_, files)| !files.is_empty()).ok_or_else(|| Unusable::NoKernels { major, minor, folder: folder.to_owned() })
+    }
+
     /// Loads every kernel file in `folder` that fits the device.
     pub fn load(device: &Device, folder: &Path) -> Result<Self, Unusable> {
-        let (major, minor) = device.probe.capability;
-        let none = || Unusable::NoKernels { major, minor, folder: folder.to_owned() };
-        for architecture in architectures((major, minor)) {
-            let files = files(folder, architecture);
-            if files.is_empty() {
-                continue;
-            }
-            let mut modules = Vec::new();
-            for path in files {
-                let bad = |reason: String| Unusable::BadKernels { path: path.clone(), reason };
-                let image = read(&path).map_err(|e| bad(e.to_string()))?;
-                device.ctx.bind_to_thread()?;
-                // SAFETY: the image is whole and outlives the call; the driver checks what is in it.
-                modules.push(unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| bad(words(e)))?);
-            }
-            return Ok(Self { modules, kernels: HashMap::new(), architecture });
+        let (architecture, files) = Self::find_files(device, folder)?;
+        let mut modules = Vec::new();
+        for path in files {
+            let bad = |reason: String| Unusable::BadKernels { path: path.clone(), reason };
+            let image = read(&path).map_err(|e| bad(e.to_string()))?;
+            device.ctx.bind_to_thread()?;
+            // SAFETY: the image is whole and outlives the call; the driver checks what is in it.
+            modules.push(unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| bad(words(e)))?);
         }
-        Err(none())
+        Ok(Self { modules, kernels: HashMap::new(), architecture })
     }
 
     /// The kernel of that name, if there is one.

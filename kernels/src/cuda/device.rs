@@ -27,14 +27,6 @@ pub struct Probe {
     pub free: u64,
 }
 
-/// Looks at device `ordinal`.
-///
-/// # Errors
-/// No driver, too old a driver, no such device.
-pub fn probe(ordinal: usize) -> Result<Probe, Unusable> {
-    guarded(|| Device::open(ordinal)).map(|device| device.probe)
-}
-
 /// The sentence behind a driver error.
 pub(super) fn words(error: DriverError) -> String {
     let text = |found: Result<&std::ffi::CStr, DriverError>| found.map_or_else(|_| "unknown".to_string(), |s| s.to_string_lossy().into_owned());

@@ -17,8 +17,8 @@ mod step;
 mod unusable;
 mod weights;
 
-pub use backend::{CudaBackend, CudaOptions};
+pub use backend::{CudaBackend, CudaOptions, check};
 pub use cubins::default_folder;
-pub use device::{Probe, probe};
+pub use device::Probe;
 pub use unusable::Unusable;
 pub use weights::{Activations, Matrix};

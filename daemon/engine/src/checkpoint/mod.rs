@@ -97,6 +97,11 @@ impl Checkpoint {
         &self.eos
     }
 
+    /// Bytes of all weight files.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.bytes()
+    }
+
     /// `[vocab][hidden]`.
     pub fn embedding(&self) -> Result<MatrixSource, CheckpointError> {
         let a = &self.architecture;

@@ -70,6 +70,11 @@ impl Weights {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.map.len() as u64).sum()
+    }
+
     /// A matrix `[rows][cols]`.
     pub fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<MatrixSource, CheckpointError> {
         let (tensor, format) = self.checked(name, &[rows, cols])?;

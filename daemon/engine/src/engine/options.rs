@@ -30,8 +30,12 @@ pub struct EngineOptions {
     pub max_running: usize,
     /// A fixed prefill chunk in tokens, rounded up to a multiple of 128: repeatable, but deaf to load. None: chunks follow measured speed.
     pub chunk: Option<usize>,
+    /// The longest prefill chunk where `chunk` does not fix it.
+    pub longest_chunk: usize,
     /// How long a step may take.
     pub step_budget: Duration,
+    /// Bytes that an automatic cache counts as available; None: what the system says.
+    pub available: Option<u64>,
     /// Undelivered tokens a request may have before its reader counts as too slow.
     pub token_buffer: usize,
     /// The tables in force from the start.
@@ -47,6 +51,8 @@ impl Default for EngineOptions {
             queue_limit: 64,
             max_running: 16,
             chunk: None,
+            longest_chunk: 1024,
+            available: None,
             step_budget: Duration::from_millis(500),
             token_buffer: 1024,
             tables: TableSet::default(),
@@ -57,7 +63,7 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// The longest prefill chunk of a step, in tokens.
     pub fn max_chunk(&self) -> usize {
-        self.chunk.map_or(1024, |chunk| chunk.max(1)).next_multiple_of(PAGE)
+        self.chunk.unwrap_or(self.longest_chunk).max(1).next_multiple_of(PAGE)
     }
 }
 
@@ -97,7 +103,7 @@ impl CachePlan {
             CacheSize::Bytes(bytes) => bytes / page_bytes,
             CacheSize::Auto => {
                 let four = 4 * u64::from(wanted).div_ceil(PAGE as u64);
-                available_memory().map_or(four, |bytes| four.min(bytes / 2 / page_bytes))
+                options.available.or_else(available_memory).map_or(four, |bytes| four.min(bytes / 2 / page_bytes))
             }
         };
         let pages = pages.clamp(1, u64::from(u32::MAX / PAGE as u32)) as u32;

@@ -1,10 +1,11 @@
 //! Tokens and logits of the recorded cases.
 
-use crate::rig::{Part, Rig, argmax, checkpoint, repository};
+use crate::rig::{Part, Rig, argmax, checkpoint, cpu, cuda, repository};
 use serde::Deserialize;
 use skip_engine::handle::{ClientId, FinishReason, Priority, Request};
 use skip_engine::{Engine, EngineOptions};
-use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
+use skip_kernels::Backend;
+use skip_kernels::cpu::Precision;
 use skip_kernels::sampling::SamplingParams;
 use std::collections::BTreeMap;
 
@@ -49,9 +50,9 @@ pub fn models() -> Vec<(&'static str, Golden)> {
 
 /// Feeds each case's recorded tokens and compares every step's eight recorded logits; the largest difference over all must stay within `bound`.
 /// The most likely token must be the recorded one wherever its lead is beyond what the differences can turn.
-fn compare_logits(precision: Precision, bound: f32) {
+fn compare_logits<B: Backend>(backend: impl Fn() -> B, what: &str, bound: f32) {
     for (model, golden) in models() {
-        let mut rig = Rig::new(&checkpoint(model), precision);
+        let mut rig = Rig::new(&checkpoint(model), backend());
         let mut worst = 0.0f32;
         let mut turned = Vec::new();
         for (name, case) in &golden.cases {
@@ -73,7 +74,7 @@ fn compare_logits(precision: Precision, bound: f32) {
             println!("{model} {name}: {prompt} prompt tokens, largest logit difference {worst_here:.4}");
             worst = worst.max(worst_here);
         }
-        println!("{model} {precision:?}: largest logit difference {worst:.4} (bound {bound}); near-ties turned: {turned:?}");
+        println!("{model} {what}: largest logit difference {worst:.4} (bound {bound}); near-ties turned: {turned:?}");
         assert!(worst <= bound, "{model}: a logit is off by {worst}");
         assert!(turned.iter().all(|t| t.2 <= 2.0 * worst), "{model}: another token although its lead was clear: {turned:?}");
     }
@@ -81,23 +82,25 @@ fn compare_logits(precision: Precision, bound: f32) {
 
 #[test]
 fn logits_with_float32_activations() {
-    compare_logits(Precision::Float32, 0.05);
+    compare_logits(|| cpu(Precision::Float32), "float32", 0.05);
 }
 
 #[test]
 fn logits_with_bfloat16_activations() {
-    compare_logits(Precision::Bfloat16, 0.3);
+    compare_logits(|| cpu(Precision::Bfloat16), "bfloat16", 0.3);
 }
 
-/// Through the engine: greedy answers up to the first near-tie.
-#[tokio::test]
-async fn greedy_answers_up_to_the_first_near_tie() {
-    // Half of what the logits may be off by on either side.
-    let near = 0.1;
+#[test]
+#[ignore = "needs a CUDA device and target/cubins"]
+fn cuda_logits() {
+    compare_logits(cuda, "CUDA", 0.3);
+}
+
+/// Greedy answers through the engine, up to the first near-tie: a lead below `near`.
+async fn compare_answers<B: Backend>(backend: impl Fn() -> B + Clone + Send + 'static, near: f32) {
     for (model, golden) in models() {
-        let engine = Engine::start(EngineOptions::default(), model, checkpoint(model), || {
-            Ok(CpuBackend::new(CpuOptions { threads: None, precision: Precision::Float32 }))
-        });
+        let backend = backend.clone();
+        let engine = Engine::start(EngineOptions::default(), model, checkpoint(model), move || Ok(backend()));
         engine.ready().await.unwrap();
         for (name, case) in &golden.cases {
             let mut generation = engine
@@ -123,4 +126,16 @@ async fn greedy_answers_up_to_the_first_near_tie() {
             assert!(clear > 0 && same >= clear, "{model} {name}: {same} tokens the same, {clear} without a near-tie");
         }
     }
+}
+
+/// Half of what the logits may be off by on either side.
+#[tokio::test]
+async fn greedy_answers_up_to_the_first_near_tie() {
+    compare_answers(|| cpu(Precision::Float32), 0.1).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a CUDA device and target/cubins"]
+async fn cuda_greedy_answers() {
+    compare_answers(cuda, 0.3).await;
 }

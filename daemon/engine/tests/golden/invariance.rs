@@ -1,7 +1,7 @@
 //! A prompt in chunks is the prompt as a whole, and a batch is each sequence alone: votes exactly, logits to rounding.
 
-use crate::rig::{Part, Rig, argmax, checkpoint, encode, repository};
-use skip_kernels::PAGE;
+use crate::rig::{Part, Rig, argmax, checkpoint, cpu, cuda, encode, repository};
+use skip_kernels::{Backend, PAGE};
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::TableSlot;
 use skip_kernels::cpu::Precision;
@@ -16,7 +16,7 @@ fn prompt(checkpoint: &skip_engine::checkpoint::Checkpoint, from: usize, tokens:
 }
 
 /// Prefills `tokens` in chunks; gives its votes and the last row's logits.
-fn prefill(rig: &mut Rig, seq: usize, tokens: &[u32], chunk: usize, table: Option<TableSlot>) -> (SkipCounters, Vec<f32>) {
+fn prefill<B: Backend>(rig: &mut Rig<B>, seq: usize, tokens: &[u32], chunk: usize, table: Option<TableSlot>) -> (SkipCounters, Vec<f32>) {
     let mut votes = SkipCounters::default();
     let mut start = 0;
     while start < tokens.len() {
@@ -29,7 +29,7 @@ fn prefill(rig: &mut Rig, seq: usize, tokens: &[u32], chunk: usize, table: Optio
 }
 
 /// Decodes `count` tokens greedily; gives them and their votes.
-fn decode(rig: &mut Rig, seq: usize, prompt: &[u32], first: u32, count: usize, table: Option<TableSlot>) -> (Vec<u32>, SkipCounters) {
+fn decode<B: Backend>(rig: &mut Rig<B>, seq: usize, prompt: &[u32], first: u32, count: usize, table: Option<TableSlot>) -> (Vec<u32>, SkipCounters) {
     let mut tokens = prompt.to_vec();
     tokens.push(first);
     let mut votes = SkipCounters::default();
@@ -50,10 +50,10 @@ fn assert_skips(votes: &SkipCounters) {
     assert!(0 < votes.skipped && votes.skipped < votes.votes, "nothing or everything was skipped: {votes:?}");
 }
 
-#[test]
-fn a_prompt_in_chunks_votes_as_the_whole_and_computes_the_same() {
+/// Votes may differ by `turned` of a thousand, logits by `bound`.
+fn chunks_are_the_whole<B: Backend>(backend: B, turned: u64, bound: f32) {
     let checkpoint = checkpoint("smollm2");
-    let mut rig = Rig::new(&checkpoint, Precision::Auto);
+    let mut rig = Rig::new(&checkpoint, backend);
     let table = Some(rig.set_table(0, &[(1024, 600.0)]));
     let tokens = prompt(&checkpoint, 0, 2100);
     let (whole_votes, whole) = prefill(&mut rig, 0, &tokens, tokens.len(), table);
@@ -62,15 +62,28 @@ fn a_prompt_in_chunks_votes_as_the_whole_and_computes_the_same() {
         let (votes, logits) = prefill(&mut rig, 1, &tokens, chunk, table);
         let off = largest_difference(&whole, &logits);
         println!("chunks of {chunk}: {} of {} tiles skipped, logits differ by at most {off:.5}", votes.skipped, votes.votes);
-        assert_eq!(votes, whole_votes, "chunks of {chunk}");
-        assert!(off < 0.02, "chunks of {chunk}: {off}");
+        assert_eq!(votes.votes, whole_votes.votes, "chunks of {chunk}");
+        assert!(votes.skipped.abs_diff(whole_votes.skipped) * 1000 <= turned * votes.votes, "chunks of {chunk}: {votes:?}, {whole_votes:?}");
+        assert!(off < bound, "chunks of {chunk}: {off}");
     }
+}
+
+#[test]
+fn a_prompt_in_chunks_votes_as_the_whole_and_computes_the_same() {
+    chunks_are_the_whole(cpu(Precision::Auto), 0, 0.02);
+}
+
+/// A product's sums depend on its rows there, so bfloat16 activations differ in their last bit, and votes at the edge with them.
+#[test]
+#[ignore = "needs a CUDA device and target/cubins"]
+fn cuda_chunks_are_the_whole() {
+    chunks_are_the_whole(cuda(), 5, 0.3);
 }
 
 #[test]
 fn a_batch_gives_each_what_it_gets_alone() {
     let checkpoint = checkpoint("smollm2");
-    let mut rig = Rig::new(&checkpoint, Precision::Float32);
+    let mut rig = Rig::new(&checkpoint, cpu(Precision::Float32));
     let prefill_table = Some(rig.set_table(0, &[(512, 300.0)]));
     let decode_table = Some(rig.set_table(1, &[(512, 20.0)]));
     let prompts: Vec<Vec<u32>> = [(0, 1100), (1200, 650), (1900, 70)].iter().map(|&(from, n)| prompt(&checkpoint, from, n)).collect();

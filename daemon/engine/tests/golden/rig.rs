@@ -6,6 +6,7 @@ use skip_engine::engine::StepModel;
 use skip_engine::tokenizer::Tokenizer;
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
+use skip_kernels::cuda::{Activations, CudaBackend, CudaOptions};
 use skip_kernels::sampling::SamplingParams;
 use skip_kernels::{Backend, KvFormat, PAGE, Phase, ScaleTable};
 use std::path::PathBuf;
@@ -16,8 +17,10 @@ pub const CONTEXT: usize = 4096;
 /// Sequences of a rig.
 pub const SEQS: usize = 4;
 
+/// The repository; on a machine that did not build the tests, `$SKIPD_TEST_ROOT`.
 pub fn repository() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+    let root = std::env::var_os("SKIPD_TEST_ROOT").map(PathBuf::from);
+    root.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")))
 }
 
 /// Opens the imported checkpoint `name`.
@@ -36,8 +39,8 @@ pub fn encode(checkpoint: &Checkpoint, text: &str) -> Vec<u32> {
 }
 
 /// A decoder and one block table for each of a few sequences.
-pub struct Rig {
-    pub decoder: Decoder<CpuBackend>,
+pub struct Rig<B: Backend> {
+    pub decoder: Decoder<B>,
     tables: Vec<Vec<u32>>,
     greedy: SamplingParams,
 }
@@ -53,11 +56,20 @@ pub struct Part<'a> {
     pub sample: bool,
 }
 
-impl Rig {
-    pub fn new(checkpoint: &Checkpoint, precision: Precision) -> Self {
+/// The CPU.
+pub fn cpu(precision: Precision) -> CpuBackend {
+    CpuBackend::new(CpuOptions { threads: None, precision })
+}
+
+/// The first CUDA device.
+pub fn cuda() -> CudaBackend {
+    CudaBackend::new(CudaOptions::new(Activations::Bf16)).unwrap()
+}
+
+impl<B: Backend> Rig<B> {
+    pub fn new(checkpoint: &Checkpoint, backend: B) -> Self {
         let pages = CONTEXT / PAGE;
         let limits = DecoderLimits { rows: CONTEXT + SEQS, seqs: SEQS, pages: pages * SEQS, context: CONTEXT, kv_format: KvFormat::Fp16 };
-        let backend = CpuBackend::new(CpuOptions { threads: None, precision });
         let decoder = Decoder::load(backend, checkpoint, &limits, &mut |_| {}).unwrap();
         // Pages of the sequences alternate, so that a wrong block table would show.
         let tables = (0..SEQS).map(|s| (0..pages).map(|p| (p * SEQS + s) as u32).collect()).collect();

@@ -82,6 +82,17 @@ pub enum KvChoice {
     Fp16,
 }
 
+/// What the model runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// CUDA where it can be used, else the CPU; status says why.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// CUDA, or no start.
+    Cuda,
+}
+
 /// Arithmetic of the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrecisionChoice {
@@ -100,6 +111,8 @@ pub struct Config {
     pub model: PathBuf,
     /// The name clients see; the folder's name unless set.
     pub model_name: String,
+    /// What the model runs on.
+    pub backend: BackendChoice,
     /// The bus to join.
     pub bus: Bus,
     /// The bus was asked for, so that the daemon does not start without it.
@@ -153,11 +166,12 @@ impl Config {
     /// Fills defaults and checks every value.
     pub fn check(settings: Settings) -> Result<Self, ConfigError> {
         let model = settings.model.ok_or(ConfigError::Missing("--model"))?;
-        match settings.backend.as_deref().unwrap_or("auto") {
-            "auto" | "cpu" => {}
-            "cuda" => return Err(not_built("--backend", "cuda", "auto or cpu")),
+        let backend = match settings.backend.as_deref().unwrap_or("auto") {
+            "auto" => BackendChoice::Auto,
+            "cpu" => BackendChoice::Cpu,
+            "cuda" => BackendChoice::Cuda,
             other => return Err(unknown("--backend", other, "auto, cpu or cuda")),
-        }
+        };
         let kv = match settings.kv.as_deref().unwrap_or("fp16") {
             "fp16" => KvChoice::Fp16,
             "bf16" => KvChoice::Bf16,
@@ -195,6 +209,7 @@ impl Config {
         };
         Ok(Self {
             model_name,
+            backend,
             bus,
             bus_required,
             on_drift,

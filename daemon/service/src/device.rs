@@ -1,0 +1,56 @@
+//! What the model runs on: CUDA where a usable device and kernels for it exist, else the CPU, and why.
+
+use crate::config::BackendChoice;
+use skip_engine::EngineOptions;
+use skip_engine::checkpoint::Checkpoint;
+use skip_kernels::backend::WeightFormat;
+use skip_kernels::cuda::{Activations, CudaOptions, check};
+use std::time::Duration;
+
+/// The longest prefill chunk on a GPU, in tokens.
+const GPU_CHUNK: usize = 8192;
+/// How long a step may take there.
+const GPU_STEP: Duration = Duration::from_millis(50);
+
+/// The choice.
+pub enum Chosen {
+    /// The processor.
+    Cpu,
+    /// A CUDA device.
+    Cuda {
+        /// How to open it.
+        options: CudaOptions,
+        /// Bytes that its cache may count on once the weights are there; None where it shares the system's memory.
+        available: Option<u64>,
+    },
+}
+
+/// Chooses.
+///
+/// # Errors
+/// CUDA was asked for and cannot be used: why.
+pub fn choose(choice: BackendChoice, checkpoint: &Checkpoint) -> Result<Chosen, String> {
+    if choice == BackendChoice::Cpu {
+        return Ok(Chosen::Cpu);
+    }
+    let format = checkpoint.embedding().map_err(|error| error.to_string())?.format;
+    let activations = if format == WeightFormat::Fp16 { Activations::Fp16 } else { Activations::Bf16 };
+    let options = CudaOptions::new(activations);
+    match check(&options) {
+        Ok(probe) => {
+            let available = (!probe.integrated).then(|| probe.free.saturating_sub(checkpoint.weight_bytes()));
+            tracing::info!(device = probe.name, driver = probe.driver, "CUDA");
+            Ok(Chosen::Cuda { options, available })
+        }
+        Err(reason) if choice == BackendChoice::Cuda => Err(format!("--backend cuda: {reason}")),
+        Err(reason) => {
+            tracing::info!(%reason, "no CUDA: running on the CPU");
+            Ok(Chosen::Cpu)
+        }
+    }
+}
+
+/// An engine's options on a GPU.
+pub fn gpu_defaults(available: Option<u64>) -> EngineOptions {
+    EngineOptions { longest_chunk: GPU_CHUNK, step_budget: GPU_STEP, available, ..EngineOptions::default() }
+}
