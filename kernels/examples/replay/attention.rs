@@ -7,11 +7,45 @@ use half::{bf16, f16};
 use serde::Deserialize;
 use skip_kernels::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES, SkipCounters, VoteGeometry};
 use skip_kernels::cpu::{self, attention::Isa, pool::Pool, reference};
+use skip_kernels::cuda::Attend;
 use skip_kernels::pages::{KvView, PageLayout};
-use skip_kernels::{KvFormat, PAGE, ScaleTable};
+use skip_kernels::{KvFormat, PAGE, Phase, ScaleTable};
 
-/// Float32 arithmetic: relative L2 of the output a sequence, absolute log-sum-exp.
-const TOLERANCE: f64 = 1e-4;
+/// Relative L2 of the output a sequence, absolute log-sum-exp: float32 arithmetic, and 16-bit weights and outputs on a GPU.
+#[derive(Clone, Copy)]
+struct Tolerance {
+    out: f64,
+    lse: f64,
+}
+
+const FLOAT32: Tolerance = Tolerance { out: 1e-4, lse: 1e-4 };
+const GPU_FP16: Tolerance = Tolerance { out: 4e-3, lse: 2e-3 };
+const GPU_BF16: Tolerance = Tolerance { out: 8e-3, lse: 2e-3 };
+
+/// What computes beside the scalar reference.
+pub enum On {
+    /// These instruction sets.
+    Cpu(Vec<Isa>),
+    /// A CUDA device.
+    Cuda(Box<Attend>),
+}
+
+impl On {
+    /// In words.
+    pub fn describe(&self) -> String {
+        match self {
+            On::Cpu(sets) => format!("cpu, {}", sets.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ")),
+            On::Cuda(attend) => format!("cuda, {}", attend.device()),
+        }
+    }
+}
+
+/// One implementation.
+enum Kernel<'a> {
+    Scalar,
+    Simd(Isa),
+    Cuda(&'a mut Attend),
+}
 
 #[derive(Deserialize)]
 struct Fields {
@@ -76,31 +110,43 @@ struct Answer {
     mass_share: Vec<f64>,
 }
 
-/// Runs the scalar reference and, where they have the geometry, the kernels of every instruction set in `sets`; the first set gives the
-/// result, with an fp16 cache.
-pub fn replay(case: &CaseFile<'_>, pool: &Pool, sets: &[Isa]) -> Result<Replayed> {
+/// Runs the scalar reference and, where they have the geometry, the other implementations; the first gives the result, with an fp16 cache.
+pub fn replay(case: &CaseFile<'_>, pool: &Pool, on: &mut On) -> Result<Replayed> {
     let problem = Problem::read(case)?;
     let mut result = Replayed::new(case);
     let formats = problem.formats();
-    let reference = problem.run(formats[0], None, pool)?;
-    problem.compare(case, "scalar", &reference, &mut result)?;
+    let reference = problem.run(formats[0], Kernel::Scalar, pool)?;
+    problem.compare(case, "scalar", &reference, FLOAT32, &mut result)?;
     let mut answer = &reference;
-    let mut simd = Vec::new();
-    if cpu::attention::has_kernel(&problem.geometry) && problem.votes == DEFAULT_VOTES {
-        for isa in sets {
-            for &format in &formats {
-                simd.push((format!("{} {}", isa.name(), format.name()), problem.run(format, Some(*isa), pool)?));
+    let mut others = Vec::new();
+    match on {
+        On::Cpu(sets) if cpu::attention::has_kernel(&problem.geometry) && problem.votes == DEFAULT_VOTES => {
+            for isa in sets.iter() {
+                for &format in &formats {
+                    let name = format!("{} {}", isa.name(), format.name());
+                    others.push((name, problem.run(format, Kernel::Simd(*isa), pool)?, FLOAT32));
+                }
             }
         }
+        On::Cuda(attend) if problem.votes == DEFAULT_VOTES => {
+            for &format in &formats {
+                if attend.has_kernel(problem.phase(), &problem.geometry, format) {
+                    let tolerance = if format == KvFormat::Bf16 { GPU_BF16 } else { GPU_FP16 };
+                    let name = format!("cuda {}", format.name());
+                    others.push((name, problem.run(format, Kernel::Cuda(&mut *attend), pool)?, tolerance));
+                }
+            }
+        }
+        _ => {}
     }
-    for (name, other) in &simd {
-        problem.compare(case, name, other, &mut result)?;
-        problem.agree(name, &reference, other, &mut result);
+    for (name, other, tolerance) in &others {
+        problem.compare(case, name, other, *tolerance, &mut result)?;
+        problem.agree(name, &reference, other, *tolerance, &mut result);
     }
-    if let Some((_, best)) = simd.first() {
+    if let Some((_, best, _)) = others.first() {
         answer = best;
     } else {
-        result.lines.push("SIMD has no kernel of this geometry".into());
+        result.lines.push("no other kernel of this geometry".into());
     }
     let width = [problem.rows, problem.geometry.heads, problem.geometry.head_dim];
     result.push("out", &width, &answer.out);
@@ -178,6 +224,10 @@ impl Problem {
         if formats.is_empty() { vec![KvFormat::Fp16] } else { formats }
     }
 
+    fn phase(&self) -> Phase {
+        if self.decode { Phase::Decode } else { Phase::Prefill }
+    }
+
     fn kept_shape(&self, i: usize) -> Vec<usize> {
         let s = &self.seqs[i];
         if self.decode {
@@ -187,7 +237,7 @@ impl Problem {
         vec![self.geometry.heads, tiles, s.kv_len.div_ceil(self.votes.keys)]
     }
 
-    fn run(&self, format: KvFormat, isa: Option<Isa>, pool: &Pool) -> Result<Answer> {
+    fn run(&self, format: KvFormat, kernel: Kernel<'_>, pool: &Pool) -> Result<Answer> {
         let layout = PageLayout { kv_heads: self.geometry.kv_heads, head_dim: self.geometry.head_dim, format };
         let pages: usize = self.seqs.iter().map(|s| s.kv_len.div_ceil(PAGE)).sum();
         let order = shuffled(pages + 3);
@@ -246,36 +296,38 @@ impl Problem {
             kept: Some(&mut answer.kept),
             counters: &mut counters,
         };
-        match (isa, self.decode) {
-            (None, false) => reference::prefill(&mut call, &self.votes)?,
-            (None, true) => reference::decode(&mut call, &self.votes)?,
-            (Some(isa), false) => cpu::attention::prefill_on(isa, &mut call, pool)?,
-            (Some(isa), true) => cpu::attention::decode_on(isa, &mut call, pool)?,
+        let scalar = matches!(kernel, Kernel::Scalar);
+        match (kernel, self.decode) {
+            (Kernel::Scalar, false) => reference::prefill(&mut call, &self.votes)?,
+            (Kernel::Scalar, true) => reference::decode(&mut call, &self.votes)?,
+            (Kernel::Simd(isa), false) => cpu::attention::prefill_on(isa, &mut call, pool)?,
+            (Kernel::Simd(isa), true) => cpu::attention::decode_on(isa, &mut call, pool)?,
+            (Kernel::Cuda(attend), _) => attend.run(self.phase(), &mut call)?,
         }
-        if isa.is_none() {
+        if scalar {
             let kept = call.kept.take().map(|k| k.to_vec()).unwrap_or_default();
             answer.mass_share =
                 kept.iter().enumerate().map(|(i, kept)| reference::mass_share(&call, i, kept, &self.votes, self.decode)).collect();
         }
         for (i, (counters, kept)) in counters.iter().zip(&answer.kept).enumerate() {
             let skips = kept.iter().filter(|&&k| k == 0).count() as u64;
-            ensure!(counters.skipped == skips, "{isa:?}: sequence {i} counts {} skips and votes {skips}", counters.skipped);
+            ensure!(counters.skipped == skips, "sequence {i} counts {} skips and votes {skips}", counters.skipped);
         }
         Ok(answer)
     }
 
     /// Compares with the file's expectations, where it has them.
-    fn compare(&self, case: &CaseFile<'_>, name: &str, answer: &Answer, result: &mut Replayed) -> Result<()> {
+    fn compare(&self, case: &CaseFile<'_>, name: &str, answer: &Answer, tolerance: Tolerance, result: &mut Replayed) -> Result<()> {
         let width = [self.rows, self.geometry.heads, self.geometry.head_dim];
         let mut line = vec![format!("{name} ran, skipped {:.3}", self.skipped(answer))];
         if case.expected::<f32>("out")?.is_some() {
             let error = self.output_error(&answer.out, &case.shaped("out", &width)?);
-            self.check(error, &format!("{name} out error"), result);
+            check(error, tolerance.out, &format!("{name} out error"), result);
             line.push(format!("out {error:.1e}"));
         }
         if case.expected::<f32>("lse")?.is_some() {
             let error = max_error(&answer.lse, &case.shaped("lse", &width[..2])?);
-            self.check(error, &format!("{name} lse error"), result);
+            check(error, tolerance.lse, &format!("{name} lse error"), result);
             line.push(format!("lse {error:.1e}"));
         }
         let (mut votes, mut equal) = (0, 0);
@@ -299,17 +351,11 @@ impl Problem {
     }
 
     /// Two implementations must agree with each other as with the file.
-    fn agree(&self, name: &str, reference: &Answer, other: &Answer, result: &mut Replayed) {
-        self.check(self.output_error(&other.out, &reference.out), &format!("{name} against scalar, out"), result);
-        self.check(max_error(&other.lse, &reference.lse), &format!("{name} against scalar, lse"), result);
+    fn agree(&self, name: &str, reference: &Answer, other: &Answer, tolerance: Tolerance, result: &mut Replayed) {
+        check(self.output_error(&other.out, &reference.out), tolerance.out, &format!("{name} against scalar, out"), result);
+        check(max_error(&other.lse, &reference.lse), tolerance.lse, &format!("{name} against scalar, lse"), result);
         if reference.kept != other.kept {
             result.failures.push(format!("{name} votes otherwise than scalar"));
-        }
-    }
-
-    fn check(&self, error: f64, what: &str, result: &mut Replayed) {
-        if error > TOLERANCE || error.is_nan() {
-            result.failures.push(format!("{what} {error:.2e} above {TOLERANCE:.0e}"));
         }
     }
 
@@ -322,6 +368,12 @@ impl Problem {
 
     fn skipped(&self, answer: &Answer) -> f64 {
         share(&answer.kept.concat())
+    }
+}
+
+fn check(error: f64, bound: f64, what: &str, result: &mut Replayed) {
+    if error > bound || error.is_nan() {
+        result.failures.push(format!("{what} {error:.2e} above {bound:.0e}"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Replays case files (safetensors with the inputs of one kernel call each) and compares with the results they hold, if any.
 //!
-//! `cargo run --release -p skip-kernels --example replay -- DIR --backend cpu [--out DIR2]`
+//! `cargo run --release -p skip-kernels --example replay -- DIR --backend cpu|cuda [--out DIR2]`
 
 mod attention;
 mod case;
@@ -8,10 +8,12 @@ mod result;
 mod rows;
 
 use anyhow::{Context, Result, bail};
+use attention::On;
 use case::CaseFile;
 use clap::Parser;
 use result::Replayed;
 use skip_kernels::cpu::{attention::Isa, pool::Pool};
+use skip_kernels::cuda::{Activations, Attend, CudaOptions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -37,6 +39,8 @@ struct Args {
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum BackendChoice {
     Cpu,
+    /// Attention on the first CUDA device, beside the scalar reference; cases of other kinds are left to the CPU.
+    Cuda,
 }
 
 fn main() -> ExitCode {
@@ -52,7 +56,6 @@ fn main() -> ExitCode {
 
 /// True when every case that can be replayed agreed with what its file expects.
 fn run(args: &Args) -> Result<bool> {
-    let BackendChoice::Cpu = args.backend;
     let mut files: Vec<PathBuf> = std::fs::read_dir(&args.dir)
         .with_context(|| format!("{}", args.dir.display()))?
         .map(|entry| entry.map(|e| e.path()))
@@ -63,16 +66,21 @@ fn run(args: &Args) -> Result<bool> {
         std::fs::create_dir_all(out).with_context(|| format!("{}", out.display()))?;
     }
     let pool = Pool::new(args.threads);
-    let mut sets = Isa::available();
-    if !args.all_sets {
-        sets.truncate(1);
-    }
-    let names: Vec<&str> = sets.iter().map(|isa| isa.name()).collect();
-    println!("cpu, {} thread(s), scalar and {}", pool.workers(), names.join(", "));
+    let mut on = match args.backend {
+        BackendChoice::Cpu => {
+            let mut sets = Isa::available();
+            if !args.all_sets {
+                sets.truncate(1);
+            }
+            On::Cpu(sets)
+        }
+        BackendChoice::Cuda => On::Cuda(Box::new(Attend::open(&CudaOptions::new(Activations::Fp16))?)),
+    };
+    println!("{}, scalar with {} thread(s)", on.describe(), pool.workers());
     let (mut agreed, mut checked, mut failed, mut later) = (0, 0, 0, 0);
     for file in &files {
         let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        match replay(file, args.out.as_deref(), &pool, &sets) {
+        match replay(file, args.out.as_deref(), &pool, &mut on) {
             Ok(None) => {
                 later += 1;
                 println!("{name}: not yet");
@@ -101,11 +109,12 @@ fn run(args: &Args) -> Result<bool> {
 }
 
 /// None for kinds that are not built yet.
-fn replay(file: &Path, out: Option<&Path>, pool: &Pool, sets: &[Isa]) -> Result<Option<Replayed>> {
+fn replay(file: &Path, out: Option<&Path>, pool: &Pool, on: &mut On) -> Result<Option<Replayed>> {
     let bytes = std::fs::read(file).with_context(|| format!("{}", file.display()))?;
     let replayed = CaseFile::parse(&bytes).and_then(|case| {
         Ok(match case.kind() {
-            "prefill" | "decode" => Some(attention::replay(&case, pool, sets)?),
+            "prefill" | "decode" => Some(attention::replay(&case, pool, on)?),
+            _ if matches!(on, On::Cuda(_)) => None,
             "nvfp4" => Some(rows::nvfp4(&case)?),
             "select" => Some(rows::select(&case)?),
             "select_tail" => Some(rows::select_tail(&case)?),

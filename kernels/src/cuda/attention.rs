@@ -6,10 +6,11 @@ use super::graph::Skipping;
 use super::launch::{Shape, launch};
 use super::memory::DeviceBuffer;
 use super::params::AttnParams;
-use super::step::{PhaseSeqs, StepBlock};
+use super::step::{Launches, PhaseSeqs};
 use crate::attention::{AttnGeometry, DEFAULT_VOTES};
 use crate::backend::KernelError;
 use crate::pages::PAGE;
+use skip_tables::Phase;
 
 const DECODE_WARPS: usize = 4;
 const GROUP_HEADS: usize = 8;
@@ -81,6 +82,15 @@ pub(super) struct Operands {
     pub v: u64,
     pub out: u64,
     pub tables: u64,
+    pub extras: Extras,
+}
+
+/// What tests want beside the outputs; 0 for none.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Extras {
+    pub lse: u64,
+    pub kept: u64,
+    pub kept_offset: u64,
 }
 
 /// Element types of queries, cache and outputs, as kernel names have them.
@@ -103,55 +113,56 @@ impl Attention {
         Self { workspaces: std::collections::HashMap::new() }
     }
 
-    /// Both phases of a step. `max_len` bounds every sequence that the backend's cache can hold.
-    pub fn run(
+    /// One phase of a call. `longest` bounds its sequences, now and whenever a recorded step is replayed.
+    pub fn phase(
         &mut self,
         device: &Device,
         cubins: &mut Cubins,
-        step: &StepBlock,
+        phase: Phase,
+        seqs: &PhaseSeqs,
+        launches: Launches,
         types: &str,
         g: &AttnGeometry,
         at: Operands,
-        max_len: usize,
+        longest: usize,
     ) -> Result<(), KernelError> {
-        let mut params = AttnParams {
+        let Some(skipping) = seqs.skipping else { return Ok(()) };
+        // Windowed layers never skip.
+        let skipping = if g.window.is_some() { Skipping::None } else { skipping };
+        let params = AttnParams {
             q: at.q,
             k: at.k,
             v: at.v,
             out: at.out,
-            lse: 0,
-            seqs: step.at(step.layout.prefill),
-            block_tables: step.at(step.layout.pages),
+            lse: at.extras.lse,
+            seqs: launches.seqs,
+            block_tables: launches.pages,
             tables: at.tables,
-            counters: step.at(step.layout.prefill_counters),
-            kept: 0,
-            kept_offset: 0,
-            work: step.at(step.layout.work),
+            counters: launches.counters,
+            kept: at.extras.kept,
+            kept_offset: at.extras.kept_offset,
+            work: launches.work,
             workspace: 0,
             q_stride: at.q_stride as i64,
             heads: g.heads as i32,
             kv_heads: g.kv_heads as i32,
-            n_seqs: step.prefill.padded as i32,
+            n_seqs: seqs.padded as i32,
             window: g.window.map_or(0, |w| w as i32),
             scale: g.scale,
             max_runs: 0,
             grid: 0,
             pad: 0,
         };
-        if let Some(skipping) = windowless(&step.prefill, g) {
-            let form = if skipping == Skipping::None { "dense" } else { "skip" };
-            let shared = prefill_shared_bytes(g.head_dim) as u32;
-            let kernel = cubins.with_shared(&format!("attn_prefill_{types}_d{}_{form}_mma", g.head_dim), shared)?;
-            let shape = Shape { shared, ..Shape::new((g.heads as u32, step.work as u32), prefill_threads(g.head_dim)) };
-            launch!(device, kernel, shape, params)?;
+        match phase {
+            Phase::Prefill => {
+                let form = if skipping == Skipping::None { "dense" } else { "skip" };
+                let shared = prefill_shared_bytes(g.head_dim) as u32;
+                let kernel = cubins.with_shared(&format!("attn_prefill_{types}_d{}_{form}_mma", g.head_dim), shared)?;
+                let shape = Shape { shared, ..Shape::new((g.heads as u32, launches.entries as u32), prefill_threads(g.head_dim)) };
+                launch!(device, kernel, shape, params)
+            }
+            Phase::Decode => self.decode(device, cubins, params, seqs.padded, types, g, skipping, longest),
         }
-        if let Some(skipping) = windowless(&step.decode, g) {
-            params.seqs = step.at(step.layout.decode);
-            params.counters = step.at(step.layout.decode_counters);
-            params.n_seqs = step.decode.padded as i32;
-            self.decode(device, cubins, params, step.decode.padded, types, g, skipping, max_len)?;
-        }
-        Ok(())
     }
 
     fn decode(
@@ -194,9 +205,4 @@ impl Attention {
         }
         Ok(())
     }
-}
-
-/// Which sequences skip in a layer: none in a windowed one; None where the phase has no sequences.
-fn windowless(phase: &PhaseSeqs, g: &AttnGeometry) -> Option<Skipping> {
-    phase.skipping.map(|skipping| if g.window.is_some() { Skipping::None } else { skipping })
 }

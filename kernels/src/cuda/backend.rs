@@ -1,6 +1,6 @@
 //! The CUDA implementation of [`Backend`]: operators enqueued on one stream, or left to a recorded graph.
 
-use super::attention::{self, Attention, Operands};
+use super::attention::{self, Attention, Extras, Operands};
 use super::cubins::{self, Cubins};
 use super::device::{Device, Probe, guarded};
 use super::graph::{Graphs, Key, Skipping};
@@ -16,7 +16,7 @@ use super::weights::{Activations, Matrix, Staging};
 use crate::attention::AttnGeometry;
 use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot};
 use crate::pages::{KvFormat, PAGE, PageLayout};
-use skip_tables::ScaleTable;
+use skip_tables::{Phase, ScaleTable};
 use std::path::PathBuf;
 
 /// Table slots in device memory.
@@ -461,8 +461,14 @@ impl Backend for CudaBackend {
             v: pool.v.ptr(),
             out: out.data.ptr(),
             tables: self.device_tables.ptr(),
+            extras: Extras::default(),
         };
-        self.attention.run(&self.device, &mut self.cubins, &self.step, types, g, at, self.cached.min(self.positions))
+        let longest = self.cached.min(self.positions);
+        for phase in Phase::ALL {
+            let (seqs, launches) = self.step.launches(phase);
+            self.attention.phase(&self.device, &mut self.cubins, phase, seqs, launches, types, g, at, longest)?;
+        }
+        Ok(())
     }
 
     fn gated(&mut self, gate_up: &Tensor, act: Activation, out: &mut Tensor) -> Result<(), KernelError> {

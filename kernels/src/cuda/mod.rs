@@ -2,6 +2,7 @@
 //!
 //! Libraries are loaded at run time; a machine without a driver, a device or a kernel for it gets a reason instead of a backend.
 
+mod attend;
 mod attention;
 mod backend;
 mod cubins;
@@ -17,6 +18,7 @@ mod step;
 mod unusable;
 mod weights;
 
+pub use attend::Attend;
 pub use backend::{CudaBackend, CudaOptions, check};
 pub use cubins::default_folder;
 pub use device::Probe;

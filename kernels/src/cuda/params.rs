@@ -84,6 +84,13 @@ const _: () = {
 };
 
 impl Table {
+    /// S at every length.
+    pub fn constant(s: f32) -> Self {
+        let mut out = Self { rows: 1, max_len: i32::MAX, length: [0; TABLE_ROWS], s: [0.0; TABLE_ROWS] };
+        out.s[0] = s;
+        out
+    }
+
     /// The device's form of a table, or None where it has more rows than a slot.
     pub fn new(table: &ScaleTable) -> Option<Self> {
         let mut out = Self { rows: 0, max_len: i32::MAX, length: [0; TABLE_ROWS], s: [0.0; TABLE_ROWS] };

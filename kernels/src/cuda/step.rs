@@ -54,6 +54,17 @@ pub(super) struct PhaseSeqs {
     pub skipping: Option<Skipping>,
 }
 
+/// Where a phase's launch finds its sequences.
+#[derive(Clone, Copy)]
+pub(super) struct Launches {
+    pub seqs: u64,
+    pub counters: u64,
+    pub pages: u64,
+    /// Prefill's work list, and its entries.
+    pub work: u64,
+    pub entries: usize,
+}
+
 /// The step in progress.
 pub(super) struct StepBlock {
     pub step: Step,
@@ -185,6 +196,16 @@ impl StepBlock {
         Ok(true)
     }
 
+    /// One phase's sequences and where its launch finds them.
+    pub fn launches(&self, phase: Phase) -> (&PhaseSeqs, Launches) {
+        let (of_phase, seqs, counters) = match phase {
+            Phase::Prefill => (&self.prefill, self.layout.prefill, self.layout.prefill_counters),
+            Phase::Decode => (&self.decode, self.layout.decode, self.layout.decode_counters),
+        };
+        let (pages, work) = (self.at(self.layout.pages), self.at(self.layout.work));
+        (of_phase, Launches { seqs: self.at(seqs), counters: self.at(counters), pages, work, entries: self.work })
+    }
+
     /// The device address of a part.
     pub fn at(&self, part: Part) -> u64 {
         self.block.ptr() + part.offset as u64
@@ -234,10 +255,8 @@ fn write<T: Pod>(bytes: &mut [u8], part: Part, values: impl Iterator<Item = T>, 
 
 fn phase_seqs(step: &Step, seqs: &[SeqStep<'_>], phase: Phase, padded: Option<usize>, pages: &mut Vec<i32>) -> PhaseSeqs {
     let mut out = PhaseSeqs::default();
-    let mut skipping = 0;
     for (place, seq) in step.seqs.iter().enumerate().filter(|(_, seq)| seq.phase == phase) {
         out.places.push(place);
-        skipping += usize::from(seq.ln_lambda.is_some());
         out.seqs.push(Seq {
             row: seq.row as i32,
             q_len: seq.len as i32,
@@ -251,20 +270,30 @@ fn phase_seqs(step: &Step, seqs: &[SeqStep<'_>], phase: Phase, padded: Option<us
         pages.extend(step.pages(seq).iter().map(|&page| page as i32));
     }
     out.padded = padded.unwrap_or(out.seqs.len());
-    out.skipping = match skipping {
-        _ if out.seqs.is_empty() => None,
-        0 => Some(Skipping::None),
-        n if n == out.seqs.len() => Some(Skipping::All),
-        _ => Some(Skipping::Some),
-    };
+    out.skipping = skipping(out.places.iter().map(|&place| step.seqs[place].ln_lambda.is_some()));
     out
 }
 
+/// Which of a phase's sequences skip; None where there are none.
+pub(super) fn skipping(seqs: impl Iterator<Item = bool>) -> Option<Skipping> {
+    let (mut skip, mut dense) = (false, false);
+    seqs.for_each(|skips| if skips { skip = true } else { dense = true });
+    match (skip, dense) {
+        (false, false) => None,
+        (false, true) => Some(Skipping::None),
+        (true, false) => Some(Skipping::All),
+        (true, true) => Some(Skipping::Some),
+    }
+}
+
 /// (sequence, query tile), those with most keys first.
-fn work_list(seqs: &[Seq]) -> Vec<[i32; 2]> {
+pub(super) fn work_list(seqs: &[Seq]) -> Vec<[i32; 2]> {
     let page = PAGE as i32;
     let mut work = Vec::new();
     for (i, seq) in seqs.iter().enumerate() {
+        if seq.q_len == 0 {
+            continue;
+        }
         let first = seq.q_start / page;
         let tiles = (seq.q_start + seq.q_len - 1) / page - first + 1;
         work.extend((0..tiles).map(|tile| (first + tile, [i as i32, tile])));
