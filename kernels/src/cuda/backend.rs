@@ -5,7 +5,7 @@ use super::cubins::{self, Cubins};
 use super::device::{Device, Probe, guarded};
 use super::graph::{Graphs, Key, Skipping};
 use super::launch::{Shape, launch};
-use super::matmul::{self, Products};
+use super::matmul::{self, Output, Products};
 use super::memory::{DeviceBuffer, Pinned};
 use super::params::Table;
 use super::products::{self, Behind, Held, Norm, Product};
@@ -204,8 +204,28 @@ impl CudaBackend {
     }
 
     fn run_product(&mut self, product: &Product, behind: Behind) -> Result<(), KernelError> {
-        let t = self.t();
-        products::run(&self.device, &mut self.cubins, t, self.rows, product, behind)
+        if self.few(product.n, product.k) {
+            let t = self.t();
+            return products::run(&self.device, &mut self.cubins, t, self.rows, product, behind);
+        }
+        let (out, output) = match behind {
+            Behind::Store(out) => (out, Output::Rounded),
+            Behind::Wide(out) => (out, Output::Wide),
+            Behind::Add(out) => (out, Output::Added),
+            Behind::Gated(..) => return Err(KernelError::Invalid("a gate in a product of many rows".into())),
+        };
+        // Tensors have room for whole blocks of rows, and nobody reads what is behind the step's.
+        let m = self.rows.next_multiple_of(if self.rows > 64 { 64 } else { 16 });
+        let bf16 = self.options.activations == Activations::Bf16;
+        let shape = matmul::Product { m, n: product.n, k: product.k, bf16, output };
+        // SAFETY: the tensors have `m` rows of these widths, the matrix its rows and columns.
+        unsafe { self.products.run(&self.device, shape, product.x, product.w, out) }
+    }
+
+    /// Leaves a norm to the product that reads it, where one kernel can do both.
+    fn hold_norm(&mut self, norm: Norm) -> Result<(), KernelError> {
+        self.held.norm = Some(norm);
+        if self.few(8, norm.cols) && products::takes_norm(self.rows, norm.cols) { Ok(()) } else { self.flush_norm(norm.out) }
     }
 
     /// Launches the norm that is held back, if `tensor` is what it gives.
@@ -222,7 +242,7 @@ impl CudaBackend {
     }
 
     fn logits_buffer(&mut self, rows: usize, vocab: usize) -> Result<u64, KernelError> {
-        let bytes = rows.max(self.sampler.rows()) * vocab * 4;
+        let bytes = rows.max(self.sampler.rows()).next_multiple_of(64) * vocab * 4;
         if self.logits.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
             self.logits = Some(DeviceBuffer::zeroed(&self.device, bytes, "logits")?);
         }
@@ -341,8 +361,7 @@ impl Backend for CudaBackend {
             return Ok(());
         }
         self.flush_product()?;
-        self.held.norm = Some(norm);
-        if self.few(8, w.len) && products::takes_norm(self.rows, w.len) { Ok(()) } else { self.flush_norm(norm.out) }
+        self.hold_norm(norm)
     }
 
     fn add_rms_norm(&mut self, x: &mut Tensor, delta: &Tensor, w: &Vector, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
@@ -355,13 +374,10 @@ impl Backend for CudaBackend {
             return Ok(());
         }
         let fused = self.held.product.filter(|product| product.out == delta.data.ptr() && product.norm.is_none());
-        if let Some(product) = fused
-            && products::takes_norm(self.rows, w.len)
-        {
+        if let Some(product) = fused {
             self.held.product = None;
             self.run_product(&product, Behind::Add(norm.x))?;
-            self.held.norm = Some(norm);
-            return Ok(());
+            return self.hold_norm(norm);
         }
         self.flush_product()?;
         self.held.norm = None;
@@ -379,17 +395,12 @@ impl Backend for CudaBackend {
             return Ok(());
         }
         self.flush_product()?;
-        if self.few(w.rows, w.cols) {
-            let norm = self.held.norm.filter(|norm| norm.out == from);
-            self.held.product = Some(Product { x: from, norm, w: weights, n: w.rows, k: w.cols, out: to });
-            return Ok(());
+        let norm = self.held.norm.filter(|norm| norm.out == from && self.few(w.rows, w.cols));
+        if norm.is_none() {
+            self.flush_norm(from)?;
         }
-        self.flush_norm(from)?;
-        let m = self.rows.next_multiple_of(if self.rows > 64 { 64 } else { 16 }).min(x.max_rows).min(out.max_rows);
-        let bf16 = self.options.activations == Activations::Bf16;
-        let shape = matmul::Product { m, n: w.rows, k: w.cols, bf16, wide: false };
-        // SAFETY: both tensors have `m` rows of these widths, the matrix its rows and columns.
-        unsafe { self.products.run(&self.device, shape, from, weights, to) }
+        self.held.product = Some(Product { x: from, norm, w: weights, n: w.rows, k: w.cols, out: to });
+        Ok(())
     }
 
     fn qkv_store(&mut self, qkv: &mut Tensor, args: &QkvStore<'_, Self>, pool: &mut KvPool) -> Result<(), KernelError> {
@@ -521,18 +532,12 @@ impl Backend for CudaBackend {
             if self.graphs.call(fingerprint(9, &[x.data.ptr(), head.data.ptr(), logits, u64::from(greedy)]))? {
                 self.flush_product()?;
                 let from = x.data.ptr();
-                if self.few(head.rows, head.cols) {
-                    let norm = self.held.norm.filter(|norm| norm.out == from);
-                    let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits };
-                    self.run_product(&product, Behind::Wide(logits))?;
-                } else {
+                let norm = self.held.norm.filter(|norm| norm.out == from && self.few(head.rows, head.cols));
+                if norm.is_none() {
                     self.flush_norm(from)?;
-                    let bf16 = self.options.activations == Activations::Bf16;
-                    let m = rows.next_multiple_of(16).min(x.max_rows).min(self.sampler.rows().max(rows));
-                    let shape = matmul::Product { m, n: head.rows, k: head.cols, bf16, wide: true };
-                    // SAFETY: `x` and the logits have `m` rows.
-                    unsafe { self.products.run(&self.device, shape, from, head.data.ptr(), logits)? };
                 }
+                let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits };
+                self.run_product(&product, Behind::Wide(logits))?;
                 let params = self.step.at(self.step.layout.sampling);
                 self.sampler.draw(&self.device, &mut self.cubins, logits, head.rows, params, rows, greedy)?;
             }

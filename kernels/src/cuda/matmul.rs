@@ -21,8 +21,19 @@ pub(super) struct Product {
     pub k: usize,
     /// Operands are bfloat16, else fp16.
     pub bf16: bool,
-    /// The output is float32, else like the operands.
-    pub wide: bool,
+    /// What becomes of the sums.
+    pub output: Output,
+}
+
+/// What becomes of a product's sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Output {
+    /// Rounded to the operands' type.
+    Rounded,
+    /// Stored as float32.
+    Wide,
+    /// Added to what is there, in float32.
+    Added,
 }
 
 struct Plan {
@@ -66,7 +77,7 @@ impl Products {
         Ok(Self { handle, workspace, plans: HashMap::new() })
     }
 
-    /// Enqueues out = x · wᵀ; all row-major and contiguous.
+    /// Enqueues out = x · wᵀ, or out += x · wᵀ; all row-major and contiguous.
     ///
     /// # Safety
     /// The addresses reach as much as the shape says.
@@ -76,14 +87,14 @@ impl Products {
             self.plans.insert(shape, plan);
         }
         let plan = &self.plans[&shape];
-        let (one, zero) = (1.0f32, 0.0f32);
+        let (alpha, beta) = (1.0f32, if shape.output == Output::Added { 1.0f32 } else { 0.0 });
         // SAFETY: the plan was made for these shapes; the caller vouches for the addresses.
         unsafe {
             result::matmul(
                 self.handle,
                 plan.desc,
-                (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const alpha).cast(),
+                (&raw const beta).cast(),
                 w as *const c_void,
                 plan.w,
                 x as *const c_void,
@@ -104,7 +115,7 @@ impl Products {
     // cuBLASLt thinks in columns: outᵀ [n × m] = W [k × n, transposed] · xᵀ [k × m].
     fn plan(&self, p: Product) -> Result<Plan, KernelError> {
         let kind = if p.bf16 { sys::cudaDataType_t::CUDA_R_16BF } else { sys::cudaDataType_t::CUDA_R_16F };
-        let out_kind = if p.wide { sys::cudaDataType_t::CUDA_R_32F } else { kind };
+        let out_kind = if p.output == Output::Rounded { kind } else { sys::cudaDataType_t::CUDA_R_32F };
         let desc = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).map_err(failed)?;
         let transposed: i32 = 1; // CUBLAS_OP_T
         // SAFETY: the attribute is an operation of that size.
