@@ -6,7 +6,7 @@ use super::unusable::Unusable;
 use crate::backend::KernelError;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUfunction_attribute_enum as FunctionAttribute, CUmodule};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,8 @@ fn architectures((major, minor): (i32, i32)) -> &'static [&'static str] {
 pub(super) struct Cubins {
     modules: Vec<CUmodule>,
     kernels: HashMap<String, Kernel>,
+    /// Kernels that were allowed their shared memory.
+    roomy: HashSet<String>,
     /// The architecture in use.
     pub architecture: &'static str,
 }
@@ -65,7 +67,7 @@ impl Cubins {
             // SAFETY: the image is whole and outlives the call; the driver checks what is in it.
             modules.push(unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| bad(words(e)))?);
         }
-        Ok(Self { modules, kernels: HashMap::new(), architecture })
+        Ok(Self { modules, kernels: HashMap::new(), roomy: HashSet::new(), architecture })
     }
 
     /// The kernel of that name, if there is one.
@@ -88,13 +90,13 @@ impl Cubins {
 
     /// The kernel of that name, allowed `shared` bytes of dynamic shared memory.
     pub fn with_shared(&mut self, name: &str, shared: u32) -> Result<Kernel, KernelError> {
-        let known = self.kernels.contains_key(name);
         let kernel = self.get(name)?;
-        if !known && shared > 40 << 10 {
+        if shared > 40 << 10 && !self.roomy.contains(name) {
             let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is loaded.
             unsafe { result::function::set_function_attribute(kernel.function, attribute, shared as i32) }
                 .map_err(|e| KernelError::Invalid(format!("{name} with {shared} bytes of shared memory: {}", words(e))))?;
+            self.roomy.insert(name.to_owned());
         }
         Ok(kernel)
     }
