@@ -59,7 +59,7 @@ impl Attend {
     pub fn has_kernel(&mut self, phase: Phase, geometry: &AttnGeometry, format: KvFormat) -> bool {
         let name = match phase {
             Phase::Prefill => format!("attn_prefill_{}_d{}_skip_mma", format.name(), geometry.head_dim),
-            Phase::Decode => format!("attn_decode_{}_d{}_scan", format.name(), geometry.head_dim),
+            Phase::Decode => format!("attn_decode_{}_d{}_skip", format.name(), geometry.head_dim),
         };
         self.cubins.find(&name).is_some() && (phase == Phase::Prefill || geometry.group() <= 8)
     }

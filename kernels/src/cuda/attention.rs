@@ -12,18 +12,16 @@ use crate::backend::KernelError;
 use crate::pages::PAGE;
 use skip_tables::Phase;
 
-const DECODE_WARPS: usize = 4;
 const GROUP_HEADS: usize = 8;
 const MAX_SEGMENTS: usize = 1024;
-const MAX_BLOCKS: u32 = 256;
 
 /// Decode kernels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Decode {
     Dense,
     Guarded,
-    Scan,
-    Gather,
+    /// Scan, vote and gather in one launch.
+    Skip,
 }
 
 impl Decode {
@@ -31,25 +29,31 @@ impl Decode {
         match self {
             Decode::Dense => "dense",
             Decode::Guarded => "guarded",
-            Decode::Scan => "scan",
-            Decode::Gather => "gather",
+            Decode::Skip => "skip",
         }
+    }
+
+    fn reads_both(self) -> bool {
+        self != Decode::Skip
+    }
+
+    fn warps(self, d: usize, roomy: bool) -> usize {
+        if self.reads_both() || d == 256 || !roomy { 4 } else { 8 }
     }
 
     /// Dynamic shared memory: a ring of stages for each warp.
     fn shared_bytes(self, d: usize, roomy: bool) -> usize {
-        let both = matches!(self, Decode::Dense | Decode::Guarded);
+        let both = self.reads_both();
         let keys = if both && d == 256 { DEFAULT_VOTES.run / 2 } else { DEFAULT_VOTES.run };
-        let stage = keys * d * 2 * if both { 2 } else { 1 } + if self == Decode::Gather { 640 } else { 0 };
-        let limit = match (both || d == 256, roomy) {
-            (true, true) => 192 << 10,
-            (true, false) => 136 << 10,
-            (false, true) => 96 << 10,
-            (false, false) => 64 << 10,
-        };
-        let stages = (limit / (DECODE_WARPS * stage)).min(8);
-        stages * stage * DECODE_WARPS
+        let stage = keys * d * 2 * if both { 2 } else { 1 } + if both { 0 } else { 640 };
+        let ring = if roomy { 192 << 10 } else { 136 << 10 };
+        (ring / (self.warps(d, roomy) * stage)).min(8) * stage * self.warps(d, roomy)
     }
+}
+
+/// Blocks of a decode launch: one a multiprocessor.
+fn decode_blocks(sms: u32, roomy: bool) -> u32 {
+    sms.min(if roomy { 192 } else { 128 })
 }
 
 fn prefill_threads(d: usize) -> u32 {
@@ -57,14 +61,17 @@ fn prefill_threads(d: usize) -> u32 {
 }
 
 fn prefill_shared_bytes(d: usize) -> usize {
-    5 * PAGE * d * 2 + 2 * if d == 64 { 1 } else { 2 } * PAGE * 4
+    let tiles = if d == 256 { 5 } else { 10 };
+    tiles * PAGE * d + if d == 128 { 3 * PAGE * 4 } else { 0 }
 }
 
 /// Bytes of the decode workspace.
 fn workspace_bytes(segments: usize, blocks: usize, max_runs: usize, d: usize) -> usize {
     let partials = (segments + blocks) * GROUP_HEADS * (d + 2) * 4;
     let runs = segments * max_runs * 512 + segments * max_runs * GROUP_HEADS * 4 + (segments * max_runs * 4).next_multiple_of(16);
-    partials + runs + segments * GROUP_HEADS * 4 + segments * 4 + 2 * segments * 4
+    let counts = partials + runs + segments * GROUP_HEADS * 4 + segments * 4;
+    let peaks = (counts + 2 * segments * 4 + segments * 4).next_multiple_of(16);
+    peaks + segments * GROUP_HEADS * 4
 }
 
 /// What decode keeps between its launches, one a padded number of sequences: recorded steps hold its address.
@@ -152,6 +159,7 @@ impl Attention {
             max_runs: 0,
             grid: 0,
             pad: 0,
+            gaps: 0,
         };
         match phase {
             Phase::Prefill => {
@@ -180,7 +188,8 @@ impl Attention {
         if segments > MAX_SEGMENTS || g.group() > GROUP_HEADS {
             return Err(KernelError::Invalid(format!("decode of {padded} sequences, {} KV heads, groups of {}", g.kv_heads, g.group())));
         }
-        let blocks = device.sms.min(MAX_BLOCKS);
+        let roomy = device.probe.capability.0 >= 9;
+        let blocks = decode_blocks(device.sms, roomy);
         let max_runs = if skipping == Skipping::None { 0 } else { max_len.div_ceil(DEFAULT_VOTES.run) };
         let workspace = match self.workspaces.entry((segments, max_runs, g.head_dim)) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -193,14 +202,13 @@ impl Attention {
         params.max_runs = workspace.max_runs as i32;
         let kernels: &[Decode] = match skipping {
             Skipping::None => &[Decode::Dense],
-            Skipping::All => &[Decode::Scan, Decode::Gather],
-            Skipping::Some => &[Decode::Scan, Decode::Gather, Decode::Guarded],
+            Skipping::All => &[Decode::Skip],
+            Skipping::Some => &[Decode::Skip, Decode::Guarded],
         };
-        let roomy = device.probe.capability.0 >= 9;
         for &kernel in kernels {
             let shared = kernel.shared_bytes(g.head_dim, roomy) as u32;
             let handle = cubins.with_shared(&format!("attn_decode_{types}_d{}_{}", g.head_dim, kernel.name()), shared)?;
-            let shape = Shape { shared, early: kernel == Decode::Gather, ..Shape::new((blocks, 1), (DECODE_WARPS * 32) as u32) };
+            let shape = Shape { shared, together: kernel == Decode::Skip, ..Shape::new((blocks, 1), 32 * kernel.warps(g.head_dim, roomy) as u32) };
             launch!(device, handle, shape, params)?;
         }
         Ok(())

@@ -225,7 +225,7 @@ impl CudaBackend {
     /// Leaves a norm to the product that reads it, where one kernel can do both.
     fn hold_norm(&mut self, norm: Norm) -> Result<(), KernelError> {
         self.held.norm = Some(norm);
-        if self.few(8, norm.cols) && products::takes_norm(self.rows, norm.cols) { Ok(()) } else { self.flush_norm(norm.out) }
+        if self.few(8, norm.cols) && products::takes_norm(self.rows) { Ok(()) } else { self.flush_norm(norm.out) }
     }
 
     /// Launches the norm that is held back, if `tensor` is what it gives.
@@ -508,13 +508,16 @@ impl Backend for CudaBackend {
         let cols = out.cols;
         ensure(x.cols == cols && x.wide == out.wide, || "last_rows: tensors differ".into())?;
         ensure(x.max_rows >= self.step.rows && out.max_rows >= self.step.samples, || format!("last_rows: {} rows", self.step.samples))?;
+        let call = self.graphs.call(fingerprint(8, &[x.data.ptr(), out.data.ptr()]))?;
+        if call {
+            self.flush_product()?;
+            self.flush_norm(x.data.ptr())?;
+        }
         self.rows = self.step.samples;
         self.narrowed = true;
-        if !self.graphs.call(fingerprint(8, &[x.data.ptr(), out.data.ptr()]))? || self.rows == 0 {
+        if !call || self.rows == 0 {
             return Ok(());
         }
-        self.flush_product()?;
-        self.held.norm = None;
         let kernel = self.cubins.get(if x.wide { "gather_rows_f32" } else { "gather_rows_b16" })?;
         let shape = Shape { early: true, ..Shape::new((self.rows as u32, 1), 128) };
         launch!(&self.device, kernel, shape, x.data.ptr(), self.step.at(self.step.layout.last), cols as i32, out.data.ptr())

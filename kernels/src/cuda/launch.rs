@@ -23,12 +23,14 @@ pub(super) struct Shape {
     pub shared: u32,
     /// May start while the kernel before it is finishing: the kernel itself waits for what it reads.
     pub early: bool,
+    /// Its blocks wait for one another, so all must run at once: refused where they would not fit.
+    pub together: bool,
 }
 
 impl Shape {
     /// A plain launch.
     pub fn new(grid: (u32, u32), block: u32) -> Self {
-        Self { grid, block, shared: 0, early: false }
+        Self { grid, block, shared: 0, early: false, together: false }
     }
 }
 
@@ -39,8 +41,13 @@ impl Shape {
 pub(super) unsafe fn enqueue(device: &Device, kernel: Kernel, shape: Shape, args: &mut [*mut c_void]) -> Result<(), KernelError> {
     // SAFETY: an attribute is plain data; the unused bytes of the union are padding.
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-    attribute.id = AttributeId::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    attribute.value.programmaticStreamSerializationAllowed = 1;
+    if shape.together {
+        attribute.id = AttributeId::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute.value.cooperative = 1;
+    } else {
+        attribute.id = AttributeId::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+    }
     let config = sys::CUlaunchConfig {
         gridDimX: shape.grid.0,
         gridDimY: shape.grid.1,
@@ -51,7 +58,7 @@ pub(super) unsafe fn enqueue(device: &Device, kernel: Kernel, shape: Shape, args
         sharedMemBytes: shape.shared,
         hStream: device.stream.cu_stream(),
         attrs: &raw mut attribute,
-        numAttrs: u32::from(shape.early && device.probe.capability.0 >= 9),
+        numAttrs: u32::from(shape.together || (shape.early && device.probe.capability.0 >= 9)),
     };
     // SAFETY: the caller's contract; the driver copies config and arguments before it returns.
     unsafe { sys::cuLaunchKernelEx(&raw const config, kernel.function, args.as_mut_ptr(), std::ptr::null_mut()) }.result().map_err(fault)

@@ -64,6 +64,7 @@ pub(super) struct AttnParams {
     pub max_runs: i32,
     pub grid: i32,
     pub pad: i32,
+    pub gaps: u64,
 }
 
 macro_rules! plain {
@@ -80,7 +81,7 @@ const _: () = {
     assert!(size_of::<Table>() == 8 + 8 * TABLE_ROWS);
     assert!(size_of::<Seq>() == 32);
     assert!(size_of::<Counters>() == 16);
-    assert!(size_of::<AttnParams>() == 13 * 8 + 8 + 8 * 4);
+    assert!(size_of::<AttnParams>() == 13 * 8 + 8 + 8 * 4 + 8);
 };
 
 impl Table {

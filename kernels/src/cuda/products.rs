@@ -8,8 +8,10 @@ use crate::backend::{Activation, KernelError};
 
 /// Rows that the few-row kernels take.
 pub(super) const MOST_ROWS: usize = 8;
-/// Normed rows are kept in shared memory up to this size.
-const MOST_SHARED: usize = 96 << 10;
+/// Rows from which it costs more to norm them in every block than to launch a kernel for it.
+const MOST_NORMED: usize = 2;
+/// Rows are kept in shared memory; every chip allows a block this much.
+const MOST_SHARED: usize = 160 << 10;
 
 /// An RMS norm that has not been computed: `out` = norm of `x`. It holds until `x` changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +44,7 @@ pub(super) struct Held {
 
 /// Whether the kernels take this shape.
 pub(super) fn takes(rows: usize, n: usize, k: usize) -> bool {
-    (1..=MOST_ROWS).contains(&rows) && n.is_multiple_of(8) && k.is_multiple_of(32)
+    (1..=MOST_ROWS).contains(&rows) && n.is_multiple_of(8) && k.is_multiple_of(32) && shared_bytes(rows.next_power_of_two(), k) <= MOST_SHARED
 }
 
 /// What becomes of the sums.
@@ -59,25 +61,24 @@ pub(super) enum Behind {
 }
 
 fn shared_bytes(b: usize, k: usize) -> usize {
-    b * ((2 * k).next_multiple_of(128) + 64)
+    b * ((2 * k).next_multiple_of(256) + 64)
 }
 
-/// Whether a norm fits in the same kernel.
-pub(super) fn takes_norm(rows: usize, k: usize) -> bool {
-    shared_bytes(rows.next_power_of_two(), k) <= MOST_SHARED
+/// Whether a norm is worth having in the same kernel.
+pub(super) fn takes_norm(rows: usize) -> bool {
+    rows <= MOST_NORMED
 }
 
-/// Blocks of 256 threads that leave no short last round.
+/// Blocks of 256 threads.
 fn blocks(n: usize, sms: usize) -> u32 {
-    let tiles = n / 8;
-    let count = if tiles <= 3 * sms { tiles } else { tiles.div_ceil(tiles.div_ceil(16 * sms)).div_ceil(8) };
-    count as u32
+    (n / 8).min(2 * sms) as u32
 }
 
 /// Enqueues a product of `rows` rows.
 pub(super) fn run(device: &Device, cubins: &mut Cubins, t: &str, rows: usize, p: &Product, behind: Behind) -> Result<(), KernelError> {
     let b = rows.next_power_of_two();
-    let (prefix, shared) = if p.norm.is_some() { ("norm_gemv", shared_bytes(b, p.k) as u32) } else { ("gemv", 0) };
+    let prefix = if p.norm.is_some() { "norm_gemv" } else { "gemv" };
+    let shared = shared_bytes(b, p.k) as u32;
     let (name, n, out) = match behind {
         Behind::Store(out) => (format!("{prefix}_{t}_{t}_b{b}"), p.n, out),
         Behind::Wide(out) => (format!("{prefix}_{t}_{t}_f32_b{b}"), p.n, out),
