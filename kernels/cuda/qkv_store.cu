@@ -4,9 +4,9 @@
 // share it, which is why qkv_store takes the angles and not the frequencies. Whole turns are taken off in float64,
 // so the error is float32's at any position.
 //
-// `qkv_store_<T>_<C>`: grid (rows, ceil((heads + 2 * kv_heads) / 4)), 128 threads, a warp a head; head_dim 64, 128 or 256. q is written in
-// place as bits of C, k and v only to the pools [page][kv_head][128][head_dim] at slot[r] = page * 128 + offset; slot -1 is padding and stores
-// nothing there. tail[r] = t > 0 zeroes V of the row's page from offset t on: what an earlier user of the page left may be NaN, and zero
+// `qkv_store_<C>`: grid (rows, ceil((heads + 2 * kv_heads) / 4)), 128 threads, a warp a head; head_dim 64, 128 or 256. The packed rows are
+// float32, so that what attention sees is rounded once, to the cache's type C. q goes to rows [heads][head_dim] of its own, k and v to the
+// pools [page][kv_head][128][head_dim] at slot[r] = page * 128 + offset; slot -1 is padding and stores nothing there. tail[r] = t > 0 zeroes V of the row's page from offset t on: what an earlier user of the page left may be NaN, and zero
 // times NaN is NaN.
 #include "common/ops.cuh"
 #include "common/params.h"
@@ -28,9 +28,9 @@ __device__ __forceinline__ void rope_angles(const int* position, const float* in
     }
 }
 
-// N contiguous 16-bit elements as one access.
+// N contiguous elements as one access.
 template <typename T, int N>
-struct alignas(2 * N) Pack {
+struct alignas(sizeof(T) * N) Pack {
     T x[N];
 };
 
@@ -43,8 +43,8 @@ struct StoreArgs {
 };
 
 // A lane holds N pairs (i, i + d/2), contiguous in i; d = 64 * N.
-template <typename T, typename C, int N>
-__device__ __forceinline__ void store_head(T* qkv, const StoreArgs& a, C* k_pool, C* v_pool) {
+template <typename C, int N>
+__device__ __forceinline__ void store_head(const float* qkv, const StoreArgs& a, C* q, C* k_pool, C* v_pool) {
     constexpr int kDim = 64 * N, kHalf = 32 * N;
     const int lane = threadIdx.x % 32, head = blockIdx.y * kStoreWarps + threadIdx.x / 32;
     const int64_t row = blockIdx.x;
@@ -53,12 +53,12 @@ __device__ __forceinline__ void store_head(T* qkv, const StoreArgs& a, C* k_pool
     const int slot = is_q ? 0 : a.slot[row];
     if (slot < 0) return;
 
-    T* at = qkv + (row * (a.heads + 2 * a.kv_heads) + head) * kDim + lane * N;
+    const float* at = qkv + (row * (a.heads + 2 * a.kv_heads) + head) * kDim + lane * N;
     float low[N], high[N];
     {
-        const auto l = *reinterpret_cast<const Pack<T, N>*>(at), h = *reinterpret_cast<const Pack<T, N>*>(at + kHalf);
+        const auto l = *reinterpret_cast<const Pack<float, N>*>(at), h = *reinterpret_cast<const Pack<float, N>*>(at + kHalf);
 #pragma unroll
-        for (int i = 0; i < N; ++i) low[i] = to_float(l.x[i]), high[i] = to_float(h.x[i]);
+        for (int i = 0; i < N; ++i) low[i] = l.x[i], high[i] = h.x[i];
     }
     if (a.bias) {
         const float* bias = a.bias + head * kDim + lane * N;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_head(T* qkv, const StoreArgs& a, C* k_pool
     Pack<C, N> l, h;
 #pragma unroll
     for (int i = 0; i < N; ++i) l.x[i] = from_float<C>(low[i]), h.x[i] = from_float<C>(high[i]);
-    C* to = reinterpret_cast<C*>(at);
+    C* to = q + (row * a.heads + head) * kDim + lane * N;
     if (!is_q) {
         const int kv_head = head - a.heads - (is_v ? a.kv_heads : 0);
         C* page = (is_v ? v_pool : k_pool) + (int64_t(slot / kPage) * a.kv_heads + kv_head) * kPage * kDim;
@@ -101,14 +101,14 @@ __device__ __forceinline__ void store_head(T* qkv, const StoreArgs& a, C* k_pool
     *reinterpret_cast<Pack<C, N>*>(to + kHalf) = h;
 }
 
-template <typename T, typename C>
-__device__ __forceinline__ void qkv_store(T* qkv, const StoreArgs& a, int head_dim, C* k_pool, C* v_pool) {
+template <typename C>
+__device__ __forceinline__ void qkv_store(const float* qkv, const StoreArgs& a, int head_dim, C* q, C* k_pool, C* v_pool) {
     pdl_launch();
     pdl_wait();
     switch (head_dim) {
-        case 64: return store_head<T, C, 1>(qkv, a, k_pool, v_pool);
-        case 128: return store_head<T, C, 2>(qkv, a, k_pool, v_pool);
-        case 256: return store_head<T, C, 4>(qkv, a, k_pool, v_pool);
+        case 64: return store_head<C, 1>(qkv, a, q, k_pool, v_pool);
+        case 128: return store_head<C, 2>(qkv, a, q, k_pool, v_pool);
+        case 256: return store_head<C, 4>(qkv, a, q, k_pool, v_pool);
     }
 }
 
@@ -118,13 +118,11 @@ extern "C" __global__ void __launch_bounds__(skip::kAngleThreads) rope_angles(co
     skip::rope_angles(position, inv_freq, factor, half, out);
 }
 
-#define STORE(T_NAME, T, C_NAME, C)                                                                                                               \
-    extern "C" __global__ void __launch_bounds__(skip::kStoreWarps * 32) qkv_store_##T_NAME##_##C_NAME(                                             \
-        T* qkv, const float* bias, const float* q_norm, const float* k_norm, float norm_eps, const float2* cos_sin, const int* slot,              \
-        const int* tail, int heads, int kv_heads, int head_dim, C* k_pool, C* v_pool) {                                                           \
-        skip::qkv_store(qkv, skip::StoreArgs{bias, q_norm, k_norm, norm_eps, cos_sin, slot, tail, heads, kv_heads}, head_dim, k_pool, v_pool);    \
+#define STORE(C_NAME, C)                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(skip::kStoreWarps * 32) qkv_store_##C_NAME(                                                        \
+        const float* qkv, const float* bias, const float* q_norm, const float* k_norm, float norm_eps, const float2* cos_sin, const int* slot,    \
+        const int* tail, int heads, int kv_heads, int head_dim, C* q, C* k_pool, C* v_pool) {                                                     \
+        skip::qkv_store(qkv, skip::StoreArgs{bias, q_norm, k_norm, norm_eps, cos_sin, slot, tail, heads, kv_heads}, head_dim, q, k_pool, v_pool); \
     }
-STORE(bf16, __nv_bfloat16, bf16, __nv_bfloat16)
-STORE(bf16, __nv_bfloat16, fp16, __half)
-STORE(fp16, __half, bf16, __nv_bfloat16)
-STORE(fp16, __half, fp16, __half)
+STORE(bf16, __nv_bfloat16)
+STORE(fp16, __half)

@@ -173,8 +173,8 @@ pub trait Backend: Send + 'static {
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, KernelError>;
     /// Allocates activations.
     fn tensor(&mut self, max_rows: usize, cols: usize) -> Result<Self::Tensor, KernelError>;
-    /// Allocates activations for the residual stream, which a device may keep in a wider type than the others.
-    fn residual(&mut self, max_rows: usize, cols: usize) -> Result<Self::Tensor, KernelError> {
+    /// Allocates activations that want float32 whatever the type of the others: the residual stream, and QKV rows before they are stored.
+    fn wide(&mut self, max_rows: usize, cols: usize) -> Result<Self::Tensor, KernelError> {
         self.tensor(max_rows, cols)
     }
     /// Allocates pools of `pages` pages.

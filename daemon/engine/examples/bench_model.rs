@@ -93,7 +93,9 @@ impl<B: Backend> Bench<B> {
             times.push(began.elapsed().as_secs_f64());
             (token, attention) = (drawn, attention + seconds);
         }
-        Ok(serde_json::json!({"times": times, "attention": attention, "skipped": self.votes.share(), "processor": processor_seconds()? - processor}))
+        Ok(
+            serde_json::json!({"times": times, "attention": attention, "skipped": self.votes.share(), "processor": processor_seconds()? - processor}),
+        )
     }
 }
 

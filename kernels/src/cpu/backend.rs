@@ -11,13 +11,13 @@ use super::pool::Pool;
 use super::rope::{Angles, RopeTable};
 use super::sampler;
 use super::shared::SharedMut;
-use crate::step::Step;
 use super::store::{RowArgs, qkv_store};
 use super::weights::{self, Weights};
 use crate::attention::{AttnCall, AttnGeometry, SkipCounters};
 use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot};
 use crate::pages::{KvView, PageLayout};
 use crate::sampling::Sampled;
+use crate::step::Step;
 use skip_tables::{Phase, ScaleTable};
 
 /// How activations enter matrix products.

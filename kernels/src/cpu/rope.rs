@@ -2,8 +2,8 @@
 
 use super::isa::Isa;
 use super::simd;
-use crate::step::Step;
 use crate::backend::Rope;
+use crate::step::Step;
 
 /// Inverse frequencies and the angles of the step they were last used in.
 pub struct RopeTable {

@@ -9,9 +9,9 @@ use super::pool::Pool;
 use super::rope::Angles;
 use super::shared::SharedMut;
 use super::simd;
-use crate::step::Step;
 use crate::attention::AttnGeometry;
 use crate::pages::{KvFormat, PAGE, PageLayout};
+use crate::step::Step;
 
 /// What is done to a row.
 pub struct RowArgs<'a> {

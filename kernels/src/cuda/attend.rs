@@ -136,7 +136,13 @@ impl Attend {
         let places = (0..seqs.len()).collect();
         let skips = skipping(call.seqs.iter().map(|s| s.ln_lambda.is_some()));
         let of_phase = PhaseSeqs { padded: seqs.len(), seqs, places, skipping: skips };
-        let launches = Launches { seqs: device_seqs.ptr(), counters: counters.ptr(), pages: device_pages.ptr(), work: device_work.ptr(), entries: launched.len() };
+        let launches = Launches {
+            seqs: device_seqs.ptr(),
+            counters: counters.ptr(),
+            pages: device_pages.ptr(),
+            work: device_work.ptr(),
+            entries: launched.len(),
+        };
         let at = Operands {
             q: device_q.ptr(),
             q_stride: width,

@@ -208,7 +208,8 @@ impl Attention {
         for &kernel in kernels {
             let shared = kernel.shared_bytes(g.head_dim, roomy) as u32;
             let handle = cubins.with_shared(&format!("attn_decode_{types}_d{}_{}", g.head_dim, kernel.name()), shared)?;
-            let shape = Shape { shared, together: kernel == Decode::Skip, ..Shape::new((blocks, 1), 32 * kernel.warps(g.head_dim, roomy) as u32) };
+            let shape =
+                Shape { shared, together: kernel == Decode::Skip, ..Shape::new((blocks, 1), 32 * kernel.warps(g.head_dim, roomy) as u32) };
             launch!(device, handle, shape, params)?;
         }
         Ok(())

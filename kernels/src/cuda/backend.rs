@@ -58,6 +58,7 @@ pub struct CudaBackend {
     device_tables: DeviceBuffer,
     staging: Staging,
     votes: Pinned,
+    queries: Option<DeviceBuffer>,
     logits: Option<DeviceBuffer>,
     vocab: usize,
     sampled_rows: usize,
@@ -162,6 +163,7 @@ impl CudaBackend {
             device_tables: DeviceBuffer::zeroed(&device, TABLE_SLOTS * size_of::<Table>(), "scale tables").map_err(driver)?,
             staging: Staging::new(&device).map_err(driver)?,
             votes: Pinned::new(&device, 1 << 16).map_err(driver)?,
+            queries: None,
             logits: None,
             vocab: 0,
             sampled_rows: 0,
@@ -198,6 +200,7 @@ impl CudaBackend {
     /// Launches the product that is held back.
     fn flush_product(&mut self) -> Result<(), KernelError> {
         match self.held.product.take() {
+            Some(product) if product.wide => self.run_product(&product, Behind::Wide(product.out)),
             Some(product) => self.run_product(&product, Behind::Store(product.out)),
             None => Ok(()),
         }
@@ -239,6 +242,15 @@ impl CudaBackend {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Rows of queries as attention takes them, between `qkv_store` and `attention`.
+    fn queries(&mut self, width: usize) -> Result<u64, KernelError> {
+        let bytes = self.max_rows * width * 2;
+        if self.queries.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
+            self.queries = Some(DeviceBuffer::zeroed(&self.device, bytes, "queries")?);
+        }
+        Ok(self.queries.as_ref().map_or(0, DeviceBuffer::ptr))
     }
 
     fn logits_buffer(&mut self, rows: usize, vocab: usize) -> Result<u64, KernelError> {
@@ -284,7 +296,7 @@ impl Backend for CudaBackend {
         Ok(Tensor { data, max_rows, cols, wide: false })
     }
 
-    fn residual(&mut self, max_rows: usize, cols: usize) -> Result<Tensor, KernelError> {
+    fn wide(&mut self, max_rows: usize, cols: usize) -> Result<Tensor, KernelError> {
         let max_rows = max_rows.max(64).next_multiple_of(64);
         let data = DeviceBuffer::zeroed(&self.device, max_rows * cols * 4, "activations")?;
         Ok(Tensor { data, max_rows, cols, wide: true })
@@ -373,7 +385,7 @@ impl Backend for CudaBackend {
         if !self.graphs.call(fingerprint(3, &[norm.x, norm.w, norm.out, delta.data.ptr()]))? {
             return Ok(());
         }
-        let fused = self.held.product.filter(|product| product.out == delta.data.ptr() && product.norm.is_none());
+        let fused = self.held.product.filter(|product| product.out == delta.data.ptr() && product.norm.is_none() && !product.wide);
         if let Some(product) = fused {
             self.held.product = None;
             self.run_product(&product, Behind::Add(norm.x))?;
@@ -389,7 +401,7 @@ impl Backend for CudaBackend {
     fn matmul(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) -> Result<(), KernelError> {
         self.fit("matmul", x, w.cols)?;
         self.fit("matmul", out, w.rows)?;
-        ensure(!x.wide && !out.wide, || "matmul: of activations".into())?;
+        ensure(!x.wide, || "matmul: of a wide tensor".into())?;
         let (from, weights, to) = (x.data.ptr(), w.data.ptr(), out.data.ptr());
         if !self.graphs.call(fingerprint(4, &[from, weights, to]))? {
             return Ok(());
@@ -399,7 +411,7 @@ impl Backend for CudaBackend {
         if norm.is_none() {
             self.flush_norm(from)?;
         }
-        self.held.product = Some(Product { x: from, norm, w: weights, n: w.rows, k: w.cols, out: to });
+        self.held.product = Some(Product { x: from, norm, w: weights, n: w.rows, k: w.cols, out: to, wide: out.wide });
         Ok(())
     }
 
@@ -408,6 +420,7 @@ impl Backend for CudaBackend {
         let cols = (g.heads + 2 * g.kv_heads) * g.head_dim;
         let rows = self.fit("qkv_store", qkv, cols)?;
         ensure(!self.narrowed, || "qkv_store: after last_rows".into())?;
+        ensure(qkv.wide, || "qkv_store: of a wide tensor".into())?;
         ensure(pool.layout.kv_heads == g.kv_heads && pool.layout.head_dim == g.head_dim, || "qkv_store: another layer's pool".into())?;
         ensure(args.rope.half * 2 == g.head_dim, || format!("qkv_store: a rotation of {} elements", args.rope.half * 2))?;
         ensure(args.bias.is_none_or(|b| b.len == cols), || "qkv_store: bias".into())?;
@@ -429,10 +442,11 @@ impl Backend for CudaBackend {
             let at = self.step.at(layout.positions);
             launch!(&self.device, kernel, shape, at, rope.inv_freq.ptr(), rope.factor, rope.half as i32, rope.angles.ptr())?;
         }
-        let kernel = self.cubins.get(&format!("qkv_store_{}_{}", self.t(), kv_name(pool.layout.format)))?;
+        let kernel = self.cubins.get(&format!("qkv_store_{}", kv_name(pool.layout.format)))?;
         let shape = early((rows, (g.heads + 2 * g.kv_heads).div_ceil(4) as u32));
         let bias = args.bias.map_or(0, |b| b.data.ptr());
         let (q_norm, k_norm, eps) = args.qk_norm.map_or((0, 0, 0.0), |(q, k, eps)| (q.data.ptr(), k.data.ptr(), eps));
+        let queries = self.queries(g.heads * g.head_dim)?;
         let (slots, tails) = (self.step.at(layout.slots), self.step.at(layout.tails));
         let (heads, kv_heads, head_dim) = (g.heads as i32, g.kv_heads as i32, g.head_dim as i32);
         launch!(
@@ -450,6 +464,7 @@ impl Backend for CudaBackend {
             heads,
             kv_heads,
             head_dim,
+            queries,
             pool.k.ptr(),
             pool.v.ptr()
         )
@@ -466,8 +481,8 @@ impl Backend for CudaBackend {
         self.flush_product()?;
         let types = attention::types(kv_name(pool.layout.format), self.t()).unwrap_or("bf16");
         let at = Operands {
-            q: qkv.data.ptr(),
-            q_stride: qkv.cols,
+            q: self.queries(g.heads * g.head_dim)?,
+            q_stride: g.heads * g.head_dim,
             k: pool.k.ptr(),
             v: pool.v.ptr(),
             out: out.data.ptr(),
@@ -489,7 +504,7 @@ impl Backend for CudaBackend {
         if !self.graphs.call(fingerprint(7, &[gate_up.data.ptr(), out.data.ptr(), act as u64]))? {
             return Ok(());
         }
-        let fused = self.held.product.filter(|p| p.out == gate_up.data.ptr() && p.norm.is_some() && cols.is_multiple_of(8));
+        let fused = self.held.product.filter(|p| p.out == gate_up.data.ptr() && p.norm.is_some() && !p.wide && cols.is_multiple_of(8));
         if let Some(product) = fused {
             self.held.product = None;
             return self.run_product(&product, Behind::Gated(act, out.data.ptr()));
@@ -539,7 +554,7 @@ impl Backend for CudaBackend {
                 if norm.is_none() {
                     self.flush_norm(from)?;
                 }
-                let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits };
+                let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits, wide: true };
                 self.run_product(&product, Behind::Wide(logits))?;
                 let params = self.step.at(self.step.layout.sampling);
                 self.sampler.draw(&self.device, &mut self.cubins, logits, head.rows, params, rows, greedy)?;

@@ -29,7 +29,8 @@ pub struct Probe {
 
 /// The sentence behind a driver error.
 pub(super) fn words(error: DriverError) -> String {
-    let text = |found: Result<&std::ffi::CStr, DriverError>| found.map_or_else(|_| "unknown".to_string(), |s| s.to_string_lossy().into_owned());
+    let text =
+        |found: Result<&std::ffi::CStr, DriverError>| found.map_or_else(|_| "unknown".to_string(), |s| s.to_string_lossy().into_owned());
     format!("{} ({})", text(error.error_string()), text(error.error_name()))
 }
 

@@ -81,7 +81,14 @@ impl Products {
     ///
     /// # Safety
     /// The addresses reach as much as the shape says.
-    pub unsafe fn run(&mut self, device: &Device, shape: Product, x: CUdeviceptr, w: CUdeviceptr, out: CUdeviceptr) -> Result<(), KernelError> {
+    pub unsafe fn run(
+        &mut self,
+        device: &Device,
+        shape: Product,
+        x: CUdeviceptr,
+        w: CUdeviceptr,
+        out: CUdeviceptr,
+    ) -> Result<(), KernelError> {
         if !self.plans.contains_key(&shape) {
             let plan = self.plan(shape)?;
             self.plans.insert(shape, plan);
@@ -116,7 +123,8 @@ impl Products {
     fn plan(&self, p: Product) -> Result<Plan, KernelError> {
         let kind = if p.bf16 { sys::cudaDataType_t::CUDA_R_16BF } else { sys::cudaDataType_t::CUDA_R_16F };
         let out_kind = if p.output == Output::Rounded { kind } else { sys::cudaDataType_t::CUDA_R_32F };
-        let desc = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).map_err(failed)?;
+        let desc =
+            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).map_err(failed)?;
         let transposed: i32 = 1; // CUBLAS_OP_T
         // SAFETY: the attribute is an operation of that size.
         unsafe {

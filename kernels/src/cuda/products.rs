@@ -33,6 +33,8 @@ pub(super) struct Product {
     pub n: usize,
     pub k: usize,
     pub out: u64,
+    /// `out` is float32.
+    pub wide: bool,
 }
 
 /// What is held back.
@@ -44,7 +46,10 @@ pub(super) struct Held {
 
 /// Whether the kernels take this shape.
 pub(super) fn takes(rows: usize, n: usize, k: usize) -> bool {
-    (1..=MOST_ROWS).contains(&rows) && n.is_multiple_of(8) && k.is_multiple_of(32) && shared_bytes(rows.next_power_of_two(), k) <= MOST_SHARED
+    (1..=MOST_ROWS).contains(&rows)
+        && n.is_multiple_of(8)
+        && k.is_multiple_of(32)
+        && shared_bytes(rows.next_power_of_two(), k) <= MOST_SHARED
 }
 
 /// What becomes of the sums.

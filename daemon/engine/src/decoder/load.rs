@@ -65,14 +65,14 @@ impl<B: Backend> Decoder<B> {
         let layout = PageLayout { kv_heads: a.kv_heads, head_dim: a.head_dim, format: limits.kv_format };
         let tensor = |backend: &mut B, cols| backend.tensor(limits.rows, cols);
         let scratch = Scratch {
-            x: backend.residual(limits.rows, a.hidden)?,
+            x: backend.wide(limits.rows, a.hidden)?,
             normed: tensor(&mut backend, a.hidden)?,
-            qkv: tensor(&mut backend, a.qkv_width())?,
+            qkv: backend.wide(limits.rows, a.qkv_width())?,
             attended: tensor(&mut backend, a.heads * a.head_dim)?,
             gate_up: tensor(&mut backend, 2 * a.intermediate)?,
             gated: tensor(&mut backend, a.intermediate)?,
             delta: tensor(&mut backend, a.hidden)?,
-            tail_x: backend.residual(limits.seqs, a.hidden)?,
+            tail_x: backend.wide(limits.seqs, a.hidden)?,
             tail_attended: backend.tensor(limits.seqs, a.heads * a.head_dim)?,
         };
         let (embedding, head) = if a.tied {

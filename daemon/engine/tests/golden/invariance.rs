@@ -1,10 +1,10 @@
 //! A prompt in chunks is the prompt as a whole, and a batch is each sequence alone: votes exactly, logits to rounding.
 
 use crate::rig::{Part, Rig, argmax, checkpoint, cpu, cuda, encode, repository};
-use skip_kernels::{Backend, PAGE};
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::TableSlot;
 use skip_kernels::cpu::Precision;
+use skip_kernels::{Backend, PAGE};
 
 /// Real text: the oracle's own source, `tokens` of it from `from` on.
 fn prompt(checkpoint: &skip_engine::checkpoint::Checkpoint, from: usize, tokens: usize) -> Vec<u32> {
@@ -29,7 +29,14 @@ fn prefill<B: Backend>(rig: &mut Rig<B>, seq: usize, tokens: &[u32], chunk: usiz
 }
 
 /// Decodes `count` tokens greedily; gives them and their votes.
-fn decode<B: Backend>(rig: &mut Rig<B>, seq: usize, prompt: &[u32], first: u32, count: usize, table: Option<TableSlot>) -> (Vec<u32>, SkipCounters) {
+fn decode<B: Backend>(
+    rig: &mut Rig<B>,
+    seq: usize,
+    prompt: &[u32],
+    first: u32,
+    count: usize,
+    table: Option<TableSlot>,
+) -> (Vec<u32>, SkipCounters) {
     let mut tokens = prompt.to_vec();
     tokens.push(first);
     let mut votes = SkipCounters::default();
@@ -63,7 +70,10 @@ fn chunks_are_the_whole<B: Backend>(backend: B, turned: u64, bound: f32) {
         let off = largest_difference(&whole, &logits);
         println!("chunks of {chunk}: {} of {} tiles skipped, logits differ by at most {off:.5}", votes.skipped, votes.votes);
         assert_eq!(votes.votes, whole_votes.votes, "chunks of {chunk}");
-        assert!(votes.skipped.abs_diff(whole_votes.skipped) * 1000 <= turned * votes.votes, "chunks of {chunk}: {votes:?}, {whole_votes:?}");
+        assert!(
+            votes.skipped.abs_diff(whole_votes.skipped) * 1000 <= turned * votes.votes,
+            "chunks of {chunk}: {votes:?}, {whole_votes:?}"
+        );
         assert!(off < bound, "chunks of {chunk}: {off}");
     }
 }
