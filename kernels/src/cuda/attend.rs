@@ -1,7 +1,7 @@
 //! One attention call from host memory, waited for: what case files, qualification and tests need. Everything is uploaded, run once and
 //! brought back, so it says nothing about speed.
 
-use super::attention::{Attention, Extras, Operands, types};
+use super::attention::{Attention, Call, Extras, Operands, types};
 use super::backend::CudaOptions;
 use super::cubins::Cubins;
 use super::device::{Device, guarded};
@@ -153,7 +153,8 @@ impl Attend {
             extras: Extras { lse: lse.ptr(), kept: kept.ptr(), kept_offset: device_offsets.ptr() },
         };
         let longest = call.seqs.iter().map(|s| s.kv_len).max().unwrap_or(0);
-        self.attention.phase(&self.device, &mut self.cubins, phase, &of_phase, launches, name, &g, at, longest)?;
+        let whole = Call { seqs: &of_phase, launches, types: name, geometry: &g, at, longest };
+        self.attention.phase(&self.device, &mut self.cubins, phase, &whole)?;
 
         let out = self.down(&out, rows * width * 2)?;
         let lse = self.down(&lse, rows * g.heads * 4)?;

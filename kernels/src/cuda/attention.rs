@@ -92,6 +92,19 @@ pub(super) struct Operands {
     pub extras: Extras,
 }
 
+/// One phase of an attention call.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub seqs: &'a PhaseSeqs,
+    pub launches: Launches,
+    /// Element types, as [`types`] names them.
+    pub types: &'a str,
+    pub geometry: &'a AttnGeometry,
+    pub at: Operands,
+    /// Bounds the sequences' lengths, now and whenever a recorded step is replayed.
+    pub longest: usize,
+}
+
 /// What tests want beside the outputs; 0 for none.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extras {
@@ -120,19 +133,9 @@ impl Attention {
         Self { workspaces: std::collections::HashMap::new() }
     }
 
-    /// One phase of a call. `longest` bounds its sequences, now and whenever a recorded step is replayed.
-    pub fn phase(
-        &mut self,
-        device: &Device,
-        cubins: &mut Cubins,
-        phase: Phase,
-        seqs: &PhaseSeqs,
-        launches: Launches,
-        types: &str,
-        g: &AttnGeometry,
-        at: Operands,
-        longest: usize,
-    ) -> Result<(), KernelError> {
+    /// Enqueues one phase of a call.
+    pub fn phase(&mut self, device: &Device, cubins: &mut Cubins, phase: Phase, call: &Call<'_>) -> Result<(), KernelError> {
+        let Call { seqs, launches, geometry: g, at, .. } = *call;
         let Some(skipping) = seqs.skipping else { return Ok(()) };
         // Windowed layers never skip.
         let skipping = if g.window.is_some() { Skipping::None } else { skipping };
@@ -165,11 +168,11 @@ impl Attention {
             Phase::Prefill => {
                 let form = if skipping == Skipping::None { "dense" } else { "skip" };
                 let shared = prefill_shared_bytes(g.head_dim) as u32;
-                let kernel = cubins.with_shared(&format!("attn_prefill_{types}_d{}_{form}_mma", g.head_dim), shared)?;
+                let kernel = cubins.with_shared(&format!("attn_prefill_{}_d{}_{form}_mma", call.types, g.head_dim), shared)?;
                 let shape = Shape { shared, ..Shape::new((g.heads as u32, launches.entries as u32), prefill_threads(g.head_dim)) };
                 launch!(device, kernel, shape, params)
             }
-            Phase::Decode => self.decode(device, cubins, params, seqs.padded, types, g, skipping, longest),
+            Phase::Decode => self.decode(device, cubins, call, params, skipping),
         }
     }
 
@@ -177,20 +180,18 @@ impl Attention {
         &mut self,
         device: &Device,
         cubins: &mut Cubins,
+        call: &Call<'_>,
         mut params: AttnParams,
-        padded: usize,
-        types: &str,
-        g: &AttnGeometry,
         skipping: Skipping,
-        max_len: usize,
     ) -> Result<(), KernelError> {
+        let (g, padded) = (call.geometry, call.seqs.padded);
         let segments = padded * g.kv_heads;
         if segments > MAX_SEGMENTS || g.group() > GROUP_HEADS {
             return Err(KernelError::Invalid(format!("decode of {padded} sequences, {} KV heads, groups of {}", g.kv_heads, g.group())));
         }
         let roomy = device.probe.capability.0 >= 9;
         let blocks = decode_blocks(device.sms, roomy);
-        let max_runs = if skipping == Skipping::None { 0 } else { max_len.div_ceil(DEFAULT_VOTES.run) };
+        let max_runs = if skipping == Skipping::None { 0 } else { call.longest.div_ceil(DEFAULT_VOTES.run) };
         let workspace = match self.workspaces.entry((segments, max_runs, g.head_dim)) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
@@ -207,7 +208,7 @@ impl Attention {
         };
         for &kernel in kernels {
             let shared = kernel.shared_bytes(g.head_dim, roomy) as u32;
-            let handle = cubins.with_shared(&format!("attn_decode_{types}_d{}_{}", g.head_dim, kernel.name()), shared)?;
+            let handle = cubins.with_shared(&format!("attn_decode_{}_d{}_{}", call.types, g.head_dim, kernel.name()), shared)?;
             let shape =
                 Shape { shared, together: kernel == Decode::Skip, ..Shape::new((blocks, 1), 32 * kernel.warps(g.head_dim, roomy) as u32) };
             launch!(device, handle, shape, params)?;

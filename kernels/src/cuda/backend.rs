@@ -1,6 +1,6 @@
 //! The CUDA implementation of [`Backend`]: operators enqueued on one stream, or left to a recorded graph.
 
-use super::attention::{self, Attention, Extras, Operands};
+use super::attention::{self, Attention, Call, Extras, Operands};
 use super::cubins::{self, Cubins};
 use super::device::{Device, Probe, guarded};
 use super::graph::{Graphs, Key, Skipping};
@@ -9,7 +9,7 @@ use super::matmul::{self, Output, Products};
 use super::memory::{DeviceBuffer, Pinned};
 use super::params::Table;
 use super::products::{self, Behind, Held, Norm, Product};
-use super::sampler::Sampler;
+use super::sampler::{Draw, Sampler};
 use super::step::StepBlock;
 use super::unusable::Unusable;
 use super::weights::{Activations, Matrix, Staging};
@@ -492,7 +492,8 @@ impl Backend for CudaBackend {
         let longest = self.cached.min(self.positions);
         for phase in Phase::ALL {
             let (seqs, launches) = self.step.launches(phase);
-            self.attention.phase(&self.device, &mut self.cubins, phase, seqs, launches, types, g, at, longest)?;
+            let call = Call { seqs, launches, types, geometry, at, longest };
+            self.attention.phase(&self.device, &mut self.cubins, phase, &call)?;
         }
         Ok(())
     }
@@ -557,7 +558,8 @@ impl Backend for CudaBackend {
                 let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits, wide: true };
                 self.run_product(&product, Behind::Wide(logits))?;
                 let params = self.step.at(self.step.layout.sampling);
-                self.sampler.draw(&self.device, &mut self.cubins, logits, head.rows, params, rows, greedy)?;
+                let draw = Draw { logits, vocab: head.rows, params, rows, greedy };
+                self.sampler.draw(&self.device, &mut self.cubins, draw)?;
             }
         }
         self.graphs.finish(&self.device)?;

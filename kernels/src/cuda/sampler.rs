@@ -73,6 +73,19 @@ unsafe impl Zeroable for Drawn {}
 unsafe impl Pod for Drawn {}
 const _: () = assert!(size_of::<SampleParams>() == 40 && size_of::<Drawn>() == 172);
 
+/// Rows to draw from.
+#[derive(Clone, Copy)]
+pub(super) struct Draw {
+    /// Device address of float32 logits, `[rows][vocab]`.
+    pub logits: u64,
+    pub vocab: usize,
+    /// Device address of a [`SampleParams`] a row.
+    pub params: u64,
+    pub rows: usize,
+    /// All rows take the most likely token and report nothing.
+    pub greedy: bool,
+}
+
 /// Memory of the sampler for as many rows as a step may draw.
 pub(super) struct Sampler {
     rows: usize,
@@ -99,19 +112,11 @@ impl Sampler {
         self.rows
     }
 
-    /// Enqueues the draw of `rows` rows of logits; `params` is a device address.
-    pub fn draw(
-        &self,
-        device: &Device,
-        cubins: &mut Cubins,
-        logits: u64,
-        vocab: usize,
-        params: u64,
-        rows: usize,
-        greedy: bool,
-    ) -> Result<(), KernelError> {
+    /// Enqueues a draw.
+    pub fn draw(&self, device: &Device, cubins: &mut Cubins, draw: Draw) -> Result<(), KernelError> {
+        let Draw { logits, params, rows, greedy, .. } = draw;
         let shape = Shape { early: true, ..Shape::new((PARTS, rows as u32), THREADS) };
-        let vocab = vocab as i32;
+        let vocab = draw.vocab as i32;
         if greedy {
             let kernel = cubins.get("sample_greedy")?;
             return launch!(device, kernel, shape, logits, vocab, params, self.drawn.ptr(), self.results.ptr(), self.work.ptr());
