@@ -152,11 +152,14 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
         if (threadIdx.x < kPage) running_max[threadIdx.x] = -INFINITY;       // seen after the loop's first barrier
     }
     // Fragment addresses: a step of 16 dimensions flips bits 5 and up (the swizzle is an exclusive or), a step of 16 rows adds.
-    const uint32_t q_frag = sq + tile_offset<D>(group * MT * 16 + (lane & 15), lane >> 4);
+    uint32_t q_frag = sq + tile_offset<D>(group * MT * 16 + (lane & 15), lane >> 4);
     const uint32_t k_frag = slots + tile_offset<D>(half * S::kKeys + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
     const uint32_t v_frag = slots + (S::kStreams ? 0 : 2) * S::kSlot + tile_offset<D>(half * S::kKeys + (lane & 15), lane >> 4);
 
     for (int j = tile.first_key_tile; j <= tile.last_key_tile; ++j) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("" : "+r"(q_frag));  // the steps' addresses are worked out anew: kept, they spill
+#endif
         if constexpr (!S::kStreams) {
             cp_async_wait<0>();
             __syncthreads();
@@ -229,10 +232,9 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
                     }
                 const bool skip = barrier_all(below);
                 if (skip) {
-                    if (threadIdx.x == 0) {
-                        tile.skipped = tile.skipped + 1;
-                        if (tile.kept != nullptr) tile.kept[j] = 0;
-                    }
+                    // Nothing waits for the sum: it is on every skipped tile's way to the next barrier.
+                    if (threadIdx.x == 0) atomicAdd(&shared_tile.skipped, 1u);
+                    if (p.kept != nullptr && threadIdx.x == 0) tile.kept[j] = 0;
                     if constexpr (S::kStreams) {  // V was asked for already
                         next_part();
                         next_part();
@@ -245,7 +247,7 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
                 }
             }
         }
-        if (tile.kept != nullptr && threadIdx.x == 0) tile.kept[j] = 1;
+        if (p.kept != nullptr && threadIdx.x == 0) tile.kept[j] = 1;
 
         bool moved = false;
         float alpha[MT][2];
