@@ -25,13 +25,13 @@ pub enum Chosen {
     },
 }
 
-/// Chooses.
+/// Chooses; gives the reason for status too.
 ///
 /// # Errors
 /// CUDA was asked for and cannot be used: why.
-pub fn choose(choice: BackendChoice, checkpoint: &Checkpoint) -> Result<Chosen, String> {
+pub fn choose(choice: BackendChoice, checkpoint: &Checkpoint) -> Result<(Chosen, String), String> {
     if choice == BackendChoice::Cpu {
-        return Ok(Chosen::Cpu);
+        return Ok((Chosen::Cpu, "as configured".into()));
     }
     let format = checkpoint.embedding().map_err(|error| error.to_string())?.format;
     let activations = if format == WeightFormat::Fp16 { Activations::Fp16 } else { Activations::Bf16 };
@@ -40,12 +40,12 @@ pub fn choose(choice: BackendChoice, checkpoint: &Checkpoint) -> Result<Chosen, 
         Ok(probe) => {
             let available = (!probe.integrated).then(|| probe.free.saturating_sub(checkpoint.weight_bytes()));
             tracing::info!(device = probe.name, driver = probe.driver, "CUDA");
-            Ok(Chosen::Cuda { options, available })
+            Ok((Chosen::Cuda { options, available }, format!("CUDA {}.{}", probe.driver / 1000, probe.driver % 1000 / 10)))
         }
         Err(reason) if choice == BackendChoice::Cuda => Err(format!("--backend cuda: {reason}")),
         Err(reason) => {
-            tracing::info!(%reason, "no CUDA: running on the CPU");
-            Ok(Chosen::Cpu)
+            tracing::info!(%reason, "running on the CPU");
+            Ok((Chosen::Cpu, reason.to_string()))
         }
     }
 }

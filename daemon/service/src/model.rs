@@ -25,7 +25,7 @@ pub fn open(config: &Config) -> Result<Model, LoadError> {
     let tables =
         Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });
     let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
-    let chosen = device::choose(config.backend, &checkpoint).map_err(failed)?;
+    let (chosen, backend_reason) = device::choose(config.backend, &checkpoint).map_err(failed)?;
     let options = engine_options(config, &chosen, tables.in_force());
     let architecture = checkpoint.architecture();
     let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
@@ -40,7 +40,17 @@ pub fn open(config: &Config) -> Result<Model, LoadError> {
     // The vocabulary is parsed while the engine's thread reads the weights.
     let text = text::open(&config.model, vocabulary).map_err(failed).inspect_err(|_| engine.shutdown())?;
     let tables = tables.serve(engine.clone(), config.on_drift);
-    Ok(Model { name: config.model_name.clone(), family, layers, engine, text, defaults, tables, created: SystemTime::now() })
+    Ok(Model {
+        name: config.model_name.clone(),
+        family,
+        layers,
+        engine,
+        text,
+        defaults,
+        tables,
+        backend_reason,
+        created: SystemTime::now(),
+    })
 }
 
 fn engine_options(config: &Config, chosen: &Chosen, tables: skip_engine::handle::TableSet) -> EngineOptions {

@@ -45,6 +45,8 @@ pub struct Model {
     pub defaults: SamplingDefaults,
     /// Scale tables.
     pub tables: Tables,
+    /// Why this backend.
+    pub backend_reason: String,
     /// When it was opened.
     pub created: SystemTime,
 }

@@ -53,7 +53,7 @@ fn fill(status: &mut Status, daemon: &Daemon, model: &Model, engine: &stats::Sta
     });
     status.backend = engine.backend.as_ref().map(|backend| BackendStatus {
         name: backend.name.to_owned(),
-        reason: format!("{}; this build has no other backend", backend.device),
+        reason: format!("{}; {}", backend.device, model.backend_reason),
         kernel_set: backend.kernel_set.clone(),
         threads: u32::try_from(backend.parallelism).ok(),
         kv_format: match daemon.config.kv {

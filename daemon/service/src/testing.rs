@@ -98,6 +98,7 @@ fn model(engine: EngineHandle) -> Model {
         text: Arc::new(ByteText),
         defaults: SamplingDefaults::default(),
         tables,
+        backend_reason: "a test".into(),
         created: SystemTime::now(),
     }
 }

@@ -216,3 +216,59 @@ impl Attention {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    /// What `cuda/common/launch.h` says, asked of a C++ compiler.
+    fn header() -> Vec<usize> {
+        let program = r#"
+            #include "launch.h"
+            #include <cstdio>
+            #include <initializer_list>
+            using namespace skip;
+            int main() {
+                for (int d : {64, 128, 256}) {
+                    std::printf("%d %d\n", prefill_threads(d), prefill_shared_bytes(d));
+                    for (bool roomy : {false, true})
+                        for (Decode kernel : {Decode::kDense, Decode::kGuarded, Decode::kSkip})
+                            std::printf("%d %d\n", decode_threads(kernel, d, roomy), decode_shared_bytes(kernel, d, roomy));
+                    for (int segments : {1, 6, 1024}) std::printf("%lld\n", (long long)decode_workspace_bytes(segments, 132, 1001, d));
+                }
+                std::printf("%d %d %d %d\n", decode_max_blocks(false), decode_max_blocks(true), kMaxSegments, kHeads);
+                std::printf("%zu %zu %zu %zu\n", sizeof(AttnParams), sizeof(Seq), sizeof(Table), sizeof(Counters));
+            }
+        "#;
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("numbers");
+        let common = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/common");
+        let mut compiler = Command::new("c++");
+        compiler.args(["-std=c++17", "-x", "c++", "-", "-I", common, "-o"]).arg(&out);
+        let mut compiler = compiler.stdin(Stdio::piped()).spawn().unwrap();
+        compiler.stdin.take().unwrap().write_all(program.as_bytes()).unwrap();
+        assert!(compiler.wait().unwrap().success());
+        let numbers = Command::new(out).output().unwrap().stdout;
+        String::from_utf8(numbers).unwrap().split_whitespace().map(|n| n.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_the_kernels() {
+        let mut here = Vec::new();
+        for d in [64, 128, 256] {
+            here.extend([prefill_threads(d) as usize, prefill_shared_bytes(d)]);
+            for roomy in [false, true] {
+                for kernel in [Decode::Dense, Decode::Guarded, Decode::Skip] {
+                    here.extend([32 * kernel.warps(d, roomy), kernel.shared_bytes(d, roomy)]);
+                }
+            }
+            here.extend([1, 6, 1024].map(|segments| workspace_bytes(segments, 132, 1001, d)));
+        }
+        here.extend([decode_blocks(1000, false) as usize, decode_blocks(1000, true) as usize, MAX_SEGMENTS, GROUP_HEADS]);
+        here.extend([size_of::<AttnParams>(), size_of::<super::super::params::Seq>()]);
+        here.extend([size_of::<super::super::params::Table>(), size_of::<super::super::params::Counters>()]);
+        assert_eq!(here, header());
+    }
+}

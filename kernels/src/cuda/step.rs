@@ -318,3 +318,54 @@ fn slots_and_tails(step: &Step) -> (Vec<i32>, Vec<i32>) {
     }
     (slots, tails)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(tokens: &[u32], start: usize, phase: Phase, pages: &[u32]) -> Step {
+        let mut step = Step::default();
+        let seq = SeqStep { tokens, start, final_len: start + tokens.len(), phase, table: None, block_table: pages, sample: None };
+        step.begin(&[seq], &[]).unwrap();
+        step
+    }
+
+    #[test]
+    fn a_chunk_zeroes_behind_its_last_row_and_decode_behind_a_page_s_first() {
+        let tokens = vec![1; 130];
+        let (slots, tails) = slots_and_tails(&step(&tokens, 128, Phase::Prefill, &[7, 3, 5]));
+        assert_eq!((slots[0], slots[127], slots[128], slots[129]), (3 * 128, 3 * 128 + 127, 5 * 128, 5 * 128 + 1));
+        assert_eq!(tails.iter().enumerate().filter(|(_, t)| **t != 0).collect::<Vec<_>>(), [(129, &2)]);
+        assert_eq!(slots_and_tails(&step(&[1], 128, Phase::Decode, &[7, 3])), (vec![3 * 128], vec![1]));
+        assert_eq!(slots_and_tails(&step(&[1], 130, Phase::Decode, &[7, 3])), (vec![3 * 128 + 2], vec![0]));
+        assert_eq!(slots_and_tails(&step(&tokens[..128], 0, Phase::Prefill, &[7])).1, [0; 128], "a full page has no tail");
+    }
+
+    #[test]
+    fn the_longest_tiles_come_first() {
+        let seq = |q_start, q_len| Seq { q_start, q_len, kv_len: q_start + q_len, ..Seq::default() };
+        assert_eq!(work_list(&[seq(0, 200), seq(256, 128), seq(0, 0)]), [[1, 0], [0, 1], [0, 0]]);
+        assert_eq!(work_list(&[seq(100, 60)]), [[0, 1], [0, 0]], "tiles are anchored at absolute positions");
+    }
+
+    #[test]
+    fn steps_that_may_be_recorded() {
+        let greedy = crate::sampling::SamplingParams::default();
+        let seq = |phase, sample| SeqStep { tokens: &[1], start: 5, final_len: 6, phase, table: None, block_table: &[0], sample };
+        let decode = seq(Phase::Decode, Some(&greedy));
+        assert_eq!(StepBlock::bucket(&vec![decode.clone(); 5]), Some(8));
+        assert_eq!(StepBlock::bucket(&vec![decode.clone(); 65]), None);
+        assert_eq!(StepBlock::bucket(&[]), None);
+        assert_eq!(StepBlock::bucket(&[decode.clone(), seq(Phase::Prefill, Some(&greedy))]), None);
+        assert_eq!(StepBlock::bucket(&[decode, seq(Phase::Decode, None)]), None);
+    }
+
+    #[test]
+    fn which_sequences_skip() {
+        let of = |seqs: &[bool]| skipping(seqs.iter().copied());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[false, false]), Some(Skipping::None));
+        assert_eq!(of(&[true]), Some(Skipping::All));
+        assert_eq!(of(&[true, false]), Some(Skipping::Some));
+    }
+}

@@ -5,6 +5,7 @@
 // A helper that finds nothing to unwrap has found a failure of the test that called it.
 #![allow(clippy::unwrap_used)]
 
+mod backend;
 mod bus;
 mod foreign;
 mod library;
