@@ -46,7 +46,11 @@ impl Decode {
         let both = self.reads_both();
         let keys = if both && d == 256 { DEFAULT_VOTES.run / 2 } else { DEFAULT_VOTES.run };
         let stage = keys * d * 2 * if both { 2 } else { 1 } + if both { 0 } else { 640 };
-        let ring = if roomy { 192 << 10 } else { 136 << 10 };
+        let ring = match (roomy, both) {
+            (false, _) => 136 << 10,
+            (true, true) => 192 << 10,
+            (true, false) => 207 << 10,
+        };
         (ring / (self.warps(d, roomy) * stage)).min(8) * stage * self.warps(d, roomy)
     }
 }
