@@ -161,9 +161,10 @@ fn precheck(header: &[u8]) -> Result<(), String> {
         Some(version) => return Err(format!("GGUF version {version:?} is not supported (supported: 2, 3)")),
         None => return Err("cut short".into()),
     }
-    // candle divides by the alignment. The key as stored: its length, its name, its type, its value.
+    // candle divides by the alignment, and of a key that stands twice takes the last. The key as stored: its length, its name, its type, its value;
+    // all places that look like it are checked, for one of them may lie inside a string.
     let key = b"\x11\0\0\0\0\0\0\0general.alignment";
-    if let Some(at) = header.windows(key.len()).position(|w| w == key) {
+    for (at, _) in header.windows(key.len()).enumerate().filter(|(_, w)| w == key) {
         let value = header.get(at + key.len()..at + key.len() + 8);
         let power = value.map(|v| u32::from_le_bytes([v[4], v[5], v[6], v[7]]).is_power_of_two());
         if value.is_none_or(|v| v[..4] != [4, 0, 0, 0]) || power != Some(true) {

@@ -60,6 +60,20 @@ fn an_alignment_that_is_no_power_of_two_is_refused() {
 }
 
 #[test]
+fn a_good_alignment_does_not_hide_a_bad_one() {
+    let stored = |alignment: u32| [b"\x11\0\0\0\0\0\0\0general.alignment\x04\0\0\0", &alignment.to_le_bytes()[..]].concat();
+    let header = |entries: &[Vec<u8>]| {
+        let counts = [0, entries.len() as u64].map(u64::to_le_bytes).concat();
+        [b"GGUF\x03\0\0\0", &counts[..], &entries.concat()].concat()
+    };
+    let text = [b"\x01\0\0\0\0\0\0\0x\x08\0\0\0", &(stored(32).len() as u64).to_le_bytes()[..], &stored(32)].concat();
+    for entries in [[stored(32), stored(0)], [text, stored(0)]] {
+        let error = refused(&header(&entries));
+        assert!(error.to_string().contains("general.alignment"), "{error}");
+    }
+}
+
+#[test]
 fn every_required_key_is_named_when_missing_or_of_another_type() {
     for key in [
         "general.architecture",
