@@ -79,8 +79,20 @@ pub fn report(failure: &Failure, json: bool) -> ExitCode {
         },
     };
     // Nothing is left to tell it to.
-    let _ = io::Write::write_all(&mut io::stderr(), format!("{text}\n").as_bytes());
+    let _ = io::Write::write_all(&mut io::stderr(), format!("{}\n", clean(&text)).as_bytes());
     ExitCode::from(failure.exit_code())
+}
+
+/// Longest message, in characters.
+const LONGEST: usize = 4000;
+
+/// A message may quote a broken file: no control character of it reaches the terminal, and no megabytes.
+fn clean(text: &str) -> String {
+    let mut out: String = text.chars().take(LONGEST).map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        out.push('…');
+    }
+    out
 }
 
 fn hint(failure: &Failure) -> Option<&'static str> {
@@ -89,5 +101,17 @@ fn hint(failure: &Failure) -> Option<&'static str> {
         ErrorKind::Unreachable => Some("Is skipd running? Name its socket with --socket or SKIPD_SOCKET, or its bus with --bus."),
         ErrorKind::AccessDenied => Some("Generating takes membership of the group `skipd`; setting tables takes an administrator."),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_neither_drives_the_terminal_nor_floods_it() {
+        assert_eq!(clean("tensor `\u{1b}[2Jé\r`: missing\nhint"), "tensor `\u{fffd}[2Jé\u{fffd}`: missing\nhint");
+        assert_eq!(clean(&"x".repeat(1 << 20)).chars().count(), LONGEST + 1);
+        assert_eq!(clean(&"x".repeat(LONGEST)), "x".repeat(LONGEST));
     }
 }
