@@ -1,8 +1,9 @@
 //! Scale tables on the wire: which is in force and why, which there are, and how to set another.
 
-use super::error::Error;
+use super::error::{Error, ErrorKind};
+use super::fields::Fields;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use skip_tables::Phase;
 use std::time::Duration;
 
@@ -107,17 +108,47 @@ pub struct SetTableOptions {
 }
 
 impl SetTableOptions {
+    /// Reads an object's fields; the error names the one that is wrong or unknown.
+    pub fn from_object(object: Map<String, Value>) -> Result<Self, Error> {
+        Self::take(Fields::new(object))
+    }
+
+    fn take(mut fields: Fields) -> Result<Self, Error> {
+        let options = Self {
+            persist: fields.optional("persist")?.unwrap_or(false),
+            confirm_within: fields.optional("confirm_within")?,
+            force: fields.optional("force")?.unwrap_or(false),
+        };
+        match fields.rest().keys().next() {
+            Some(name) => Err(Error::invalid(name, "is no option of set-table: `persist`, `confirm_within` and `force` are")),
+            None => Ok(options),
+        }
+    }
+
     /// The time within which to confirm; an impossible one is an error.
     pub fn confirm_within(&self) -> Result<Option<Duration>, Error> {
         match self.confirm_within {
             None => Ok(None),
             Some(s) if s > 0.0 && s <= MAX_CONFIRM_WITHIN => Ok(Some(Duration::from_secs_f64(s))),
-            Some(s) => Err(Error::invalid("confirm_within", format!("{s} s is not in (0, {MAX_CONFIRM_WITHIN}]"))),
+            Some(s) => Err(Error::invalid("confirm_within", format!("{s:?} s is not in (0, {MAX_CONFIRM_WITHIN}]"))),
         }
     }
 }
 
 impl SetTable {
+    /// Parses a body; the error names the field. A bare NaN is left to the table's own check, which names the row.
+    pub fn from_json(body: &[u8]) -> Result<Self, Error> {
+        let wrong = |message: String| Error::new(ErrorKind::InvalidRequest, message);
+        let object = match skip_tables::parse_json(body) {
+            Ok(Value::Object(object)) => object,
+            Ok(_) => return Err(wrong("the body must be a JSON object".into())),
+            Err(error) => return Err(wrong(format!("the body: {error}"))),
+        };
+        let mut fields = Fields::new(object);
+        let selector = Selector::try_from(fields.required::<Value>("selector")?)?;
+        Ok(Self::from_parts(selector, SetTableOptions::take(fields)?))
+    }
+
     /// Selector and options apart.
     pub fn into_parts(self) -> (Selector, SetTableOptions) {
         (self.selector, SetTableOptions { persist: self.persist, confirm_within: self.confirm_within, force: self.force })
@@ -299,6 +330,23 @@ mod tests {
         for wrong in [json!(null), json!(""), json!("[[1,"), json!(true)] {
             assert!(parse(wrong.clone()).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_wrong_set_table_names_its_field() {
+        for (body, param) in [
+            (r#"{"selector": null}"#, Some("selector")),
+            (r#"{"selector": true}"#, Some("selector")),
+            (r#"{"selector": "none", "force": "yes"}"#, Some("force")),
+            (r#"{"selector": "none", "confirm_within": NaN}"#, Some("confirm_within")),
+            (r#"{"selector": "none", "forced": true}"#, Some("forced")),
+            (r#"{"selector": "none", "selector": "50%"}"#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(SetTable::from_json(body.as_bytes()).unwrap_err().param.as_deref(), param, "{body}");
+        }
+        let wanted = SetTable::from_json(br#"{"selector": [[1024, NaN]], "persist": true, "confirm_within": 5}"#).unwrap();
+        assert_eq!(wanted.into_parts().1, SetTableOptions { persist: true, confirm_within: Some(5.0), force: false });
     }
 
     #[test]

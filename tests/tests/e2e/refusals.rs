@@ -134,16 +134,35 @@ fn a_bad_table_is_refused_and_the_old_one_stays() {
         ("rows out of order", "prefill", "[[2048, 5.0], [1024, 6.0]]", 409, "table_refused"),
         ("a length twice", "prefill", "[[1024, 5.0], [1024, 6.0]]", 409, "table_refused"),
         ("negative S", "decode", "[[1024, -1.0]]", 409, "table_refused"),
-        ("NaN", "prefill", "[[1024, NaN]]", 400, "invalid_request"),
+        ("NaN", "prefill", "[[1024, NaN]]", 409, "table_refused"),
         ("infinite S", "prefill", "[[1024, 1e39]]", 409, "table_refused"),
         ("no rows", "prefill", "[]", 409, "table_refused"),
         ("a row of three", "prefill", "[[1024, 1.0, 2.0]]", 409, "table_refused"),
         ("a table as text", "prefill", r#""[[2048, 5.0], [1024, 6.0]]""#, 409, "table_refused"),
         ("no selector", "prefill", "null", 400, "invalid_request"),
+        (
+            "a key twice",
+            "prefill",
+            r#"{"skip_softmax_prefill_scale_table": [], "skip_softmax_prefill_scale_table": [[1, 1]]}"#,
+            400,
+            "invalid_request",
+        ),
+        ("the same as text", "prefill", r#""{\"a\": 1, \"a\": 2}""#, 400, "invalid_request"),
     ] {
         let answer = daemon.http().put(&format!("/skipd/v1/tables/{phase}"), format!(r#"{{"selector": {selector}}}"#)).unwrap();
         let error = answer.expect(status).unwrap_or_else(|e| panic!("{what}: {e:?}"))["error"].clone();
         assert_eq!(error["code"], code, "{what}: {error}");
+    }
+    for (field, body) in [
+        ("selector", r#"{"selector": ""}"#),
+        ("selector", "{}"),
+        ("confirm_within", r#"{"selector": "none", "confirm_within": "soon"}"#),
+        ("confirm_within", r#"{"selector": "none", "confirm_within": 1e300}"#),
+        ("persist", r#"{"selector": "none", "persist": 1}"#),
+        ("colour", r#"{"selector": "none", "colour": "red"}"#),
+    ] {
+        let error = daemon.http().put("/skipd/v1/tables/prefill", body).unwrap().expect(400).unwrap()["error"].clone();
+        assert_eq!(error["param"], field, "{body}: {error}");
     }
     let unknown_phase = daemon.http().put("/skipd/v1/tables/middle", r#"{"selector": "none"}"#).unwrap();
     assert_eq!(unknown_phase.expect(404).unwrap()["error"]["code"], "not_found");
@@ -184,6 +203,10 @@ fn the_bus_refuses_with_the_same_words() {
     assert!(
         call("org.skipd.Skipd1.Manager", &["Generate", "sa{sv}", "a", "1", "max_tokens", "u", "9000"]).contains("8192"),
         "context overflow"
+    );
+    assert!(
+        call("org.skipd.Skipd1.Tables", &["SetTable", "ssa{sv}", "prefill", "none", "1", "confirm_within", "s", "soon"])
+            .contains("confirm_within")
     );
     // A NaN is a value that JSON lacks: it must not pass for an option that was not set.
     assert!(call("org.skipd.Skipd1.Manager", &["Generate", "sa{sv}", "a", "1", "temperature", "d", "nan"]).contains("temperature"));

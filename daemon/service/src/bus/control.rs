@@ -49,9 +49,7 @@ impl TableControl {
         let selector: Selector = selector.parse::<Selector>()?;
         let mut options = variant::from_dict(options)?;
         options.shift_remove(ERROR_DETAILS);
-        let options: SetTableOptions =
-            serde_json::from_value(Value::Object(options)).map_err(|e| Error::new(ErrorKind::InvalidRequest, format!("options: {e}")))?;
-        tables.set(phase, selector, options).await?;
+        tables.set(phase, selector, SetTableOptions::from_object(options)?).await?;
         Ok(())
     }
 

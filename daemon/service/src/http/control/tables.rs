@@ -28,8 +28,7 @@ pub async fn set(State(daemon): Shared, Path(phase): Path<String>, request: Requ
     check_control(&daemon, &request)?;
     let phase = parse_phase(&phase)?;
     let body = body::read(request.into_body(), daemon.config.max_body).await?;
-    let wanted: SetTable = serde_json::from_slice(&body).map_err(|e| Error::new(ErrorKind::InvalidRequest, e.to_string()))?;
-    let (selector, options) = wanted.into_parts();
+    let (selector, options) = SetTable::from_json(&body)?.into_parts();
     let table = daemon.tables()?.set(phase, selector, options).await?;
     Ok(reply::json(StatusCode::OK, &table))
 }
