@@ -3,6 +3,7 @@
 mod environment;
 mod messages;
 mod python_json;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -14,8 +15,8 @@ use serde_json::{Map, Value as Json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Longest template; published ones have up to 30 kB.
-const MAX_TEMPLATE: usize = 1 << 20;
+/// Longest template; published ones have up to 30 kB. [`room`] has stack for what this many bytes can nest.
+const MAX_TEMPLATE: usize = 256 << 10;
 /// Longest file that may hold one: tokenizer_config.json lists added tokens too.
 const MAX_FILE: u64 = 16 << 20;
 const NAME: &str = "chat_template";
@@ -114,9 +115,8 @@ impl ChatTemplate {
             return Err(TemplateError::Syntax(format!("longer than {MAX_TEMPLATE} bytes")));
         }
         let mut environment = environment::new();
-        environment
-            .add_template_owned(NAME, environment::without_generation_marks(&source))
-            .map_err(|e| TemplateError::Syntax(first_line(&e)))?;
+        let source = environment::without_generation_marks(&source);
+        room::run(|| environment.add_template_owned(NAME, source))?.map_err(|e| TemplateError::Syntax(first_line(&e)))?;
         Ok(Self { environment, specials })
     }
 
@@ -126,6 +126,10 @@ impl ChatTemplate {
     /// # Errors
     /// A malformed message, or the template's own refusal or failure.
     pub fn render(&self, messages: &[Json], options: &RenderOptions<'_>) -> Result<String, TemplateError> {
+        room::run(|| self.render_here(messages, options))?
+    }
+
+    fn render_here(&self, messages: &[Json], options: &RenderOptions<'_>) -> Result<String, TemplateError> {
         let messages: Vec<Json> = messages.iter().enumerate().map(|(index, m)| messages::flattened(index, m)).collect::<Result<_, _>>()?;
         let mut variables = self.specials.clone();
         variables.extend(options.extra.clone());

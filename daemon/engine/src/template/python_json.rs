@@ -1,12 +1,13 @@
 //! JSON as Python's `json.dumps(…, ensure_ascii=False)` writes it: a space after `,` and `:`, floats as `repr` gives them.
 
+use super::environment::Bounded;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::io::{self, Write};
 
-/// Serialises; with `indent`, over several lines.
+/// Serialises; with `indent`, over several lines. Fails where the text grows beyond what a rendering may have.
 pub(super) fn dumps(value: &impl Serialize, indent: Option<usize>) -> serde_json::Result<String> {
-    let mut out = Vec::new();
+    let mut out = Bounded::default();
     match indent {
         None => value.serialize(&mut Serializer::with_formatter(&mut out, Python))?,
         Some(indent) => {
@@ -14,7 +15,7 @@ pub(super) fn dumps(value: &impl Serialize, indent: Option<usize>) -> serde_json
             value.serialize(&mut Serializer::with_formatter(&mut out, PrettyFormatter::with_indent(indent.as_bytes())))?;
         }
     }
-    String::from_utf8(out).map_err(serde::ser::Error::custom)
+    String::from_utf8(out.bytes).map_err(serde::ser::Error::custom)
 }
 
 struct Python;

@@ -128,3 +128,35 @@ fn a_folder_gives_the_file_before_the_key_and_the_default_of_several() {
     std::fs::write(dir.path().join("chat_template.jinja"), "{% if %}").unwrap();
     assert!(matches!(ChatTemplate::open(dir.path()), Err(TemplateError::Syntax(_))));
 }
+
+/// What recurses in the compiler: as long as a template may be, and it is an answer or an error, never the end of the process.
+#[test]
+fn the_deepest_template_does_not_overflow_the_stack() {
+    for (before, unit, after) in
+        [("", "-", "1"), ("", "not ", "1"), ("a", ".b", ""), ("1", "+1", ""), ("a", "|e", ""), ("", "(", ""), ("a", "[0]", "")]
+    {
+        let room = MAX_TEMPLATE - 16 - before.len() - after.len();
+        let source = format!("{{{{ {before}{}{after} }}}}", unit.repeat(room / unit.len()));
+        // Whether it is valid does not matter here.
+        let _ = ChatTemplate::compile(source, Map::new()).map(|template| template.render(&[], &asking()));
+    }
+    assert!(matches!(ChatTemplate::compile("x".repeat(MAX_TEMPLATE + 1), Map::new()), Err(TemplateError::Syntax(_))));
+}
+
+/// Values nested as deep as the fuel allows are printed, compared and dropped on a stack that holds them.
+#[test]
+fn the_deepest_value_does_not_overflow_the_stack() {
+    let nest = "{% set ns = namespace(x=[], y=[]) %}{% for a in range(1000) %}{% for b in range(100) %}\
+                {% set ns.x = [ns.x] %}{% set ns.y = [ns.y] %}{% endfor %}{% endfor %}";
+    for use_of_it in ["{{ ns.x|tojson }}", "{{ ns.x }}", "{{ ns.x == ns.y }}", ""] {
+        let _ = render(&format!("{nest}{use_of_it}"), json!([]), &asking());
+    }
+    let deep = render(&format!("{}{{{{ ns.x|tojson }}}}", nest.replace("1000", "100")), json!([]), &asking()).unwrap();
+    assert_eq!(deep.len(), 2 * 10_001);
+}
+
+#[test]
+fn json_that_doubles_without_end_is_too_much() {
+    let source = "{% set ns = namespace(x=messages) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson }}";
+    assert!(render(source, json!([{"role": "user", "content": "hi"}]), &asking()).is_err());
+}
