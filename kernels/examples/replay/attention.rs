@@ -146,6 +146,7 @@ pub fn replay(case: &CaseFile<'_>, pool: &Pool, on: &mut On) -> Result<Replayed>
     if let Some((_, best, _)) = others.first() {
         answer = best;
     } else {
+        result.scalar_alone = true;
         result.lines.push("no other kernel of this geometry".into());
     }
     let width = [problem.rows, problem.geometry.heads, problem.geometry.head_dim];

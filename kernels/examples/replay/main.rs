@@ -77,7 +77,7 @@ fn run(args: &Args) -> Result<bool> {
         BackendChoice::Cuda => On::Cuda(Box::new(Attend::open(&CudaOptions::new(Activations::Fp16))?)),
     };
     println!("{}, scalar with {} thread(s)", on.describe(), pool.workers());
-    let (mut agreed, mut checked, mut failed, mut later) = (0, 0, 0, 0);
+    let (mut agreed, mut checked, mut failed, mut later, mut alone) = (0, 0, 0, 0, 0);
     for file in &files {
         let name = file.file_stem().unwrap_or_default().to_string_lossy();
         match replay(file, args.out.as_deref(), &pool, &mut on) {
@@ -88,6 +88,7 @@ fn run(args: &Args) -> Result<bool> {
             Ok(Some(result)) => {
                 println!("{name}: {}", result.lines.join("; "));
                 checked += 1;
+                alone += usize::from(result.scalar_alone);
                 if result.failures.is_empty() {
                     agreed += 1;
                 } else {
@@ -101,7 +102,9 @@ fn run(args: &Args) -> Result<bool> {
             }
         }
     }
-    println!("{checked} replayed: {agreed} without a mismatch, {failed} failed; {later} of kinds not there yet");
+    println!(
+        "{checked} replayed: {agreed} without a mismatch, {failed} failed; {alone} of them by the scalar reference alone; {later} of kinds not there yet"
+    );
     if checked + failed == 0 {
         bail!("{}: no case files to replay", args.dir.display());
     }

@@ -16,11 +16,13 @@ pub struct Replayed {
     pub lines: Vec<String>,
     /// Empty when everything agreed.
     pub failures: Vec<String>,
+    /// No implementation but the scalar reference takes the geometry.
+    pub scalar_alone: bool,
 }
 
 impl Replayed {
     pub fn new(case: &CaseFile<'_>) -> Self {
-        Self { tensors: Vec::new(), json: case.json.clone(), lines: Vec::new(), failures: Vec::new() }
+        Self { tensors: Vec::new(), json: case.json.clone(), lines: Vec::new(), failures: Vec::new(), scalar_alone: false }
     }
 
     pub fn set(&mut self, key: &str, value: Value) {
