@@ -3,8 +3,10 @@
 use crate::config::BackendChoice;
 use skip_engine::EngineOptions;
 use skip_engine::checkpoint::Checkpoint;
+use skip_kernels::KvFormat;
+use skip_kernels::attention::AttnGeometry;
 use skip_kernels::backend::WeightFormat;
-use skip_kernels::cuda::{Activations, CudaOptions, check};
+use skip_kernels::cuda::{Activations, CudaOptions, check, takes};
 use std::time::Duration;
 
 /// The longest prefill chunk on a GPU, in tokens.
@@ -29,14 +31,16 @@ pub enum Chosen {
 ///
 /// # Errors
 /// CUDA was asked for and cannot be used: why.
-pub fn choose(choice: BackendChoice, checkpoint: &Checkpoint) -> Result<(Chosen, String), String> {
+pub fn choose(choice: BackendChoice, cache: KvFormat, checkpoint: &Checkpoint) -> Result<(Chosen, String), String> {
     if choice == BackendChoice::Cpu {
         return Ok((Chosen::Cpu, "as configured".into()));
     }
     let format = checkpoint.embedding().map_err(|error| error.to_string())?.format;
     let activations = if format == WeightFormat::Fp16 { Activations::Fp16 } else { Activations::Bf16 };
     let options = CudaOptions::new(activations);
-    match check(&options) {
+    let a = checkpoint.architecture();
+    let geometry = AttnGeometry { heads: a.heads, kv_heads: a.kv_heads, head_dim: a.head_dim, scale: 1.0, window: None };
+    match check(&options).and_then(|probe| takes(&geometry, cache, activations).map(|()| probe)) {
         Ok(probe) => {
             let available = (!probe.integrated).then(|| probe.free.saturating_sub(checkpoint.weight_bytes()));
             tracing::info!(device = probe.name, driver = probe.driver, "CUDA");

@@ -25,7 +25,7 @@ pub fn open(config: &Config) -> Result<Model, LoadError> {
     let tables =
         Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });
     let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
-    let (chosen, backend_reason) = device::choose(config.backend, &checkpoint).map_err(failed)?;
+    let (chosen, backend_reason) = device::choose(config.backend, kv_format(config.kv), &checkpoint).map_err(failed)?;
     let options = engine_options(config, &chosen, tables.in_force());
     let architecture = checkpoint.architecture();
     let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
@@ -59,16 +59,20 @@ fn engine_options(config: &Config, chosen: &Chosen, tables: skip_engine::handle:
         Chosen::Cuda { available, .. } => device::gpu_defaults(*available),
     };
     EngineOptions {
-        kv_format: match config.kv {
-            KvChoice::Fp16 => KvFormat::Fp16,
-            KvChoice::Bf16 => KvFormat::Bf16,
-        },
+        kv_format: kv_format(config.kv),
         cache: config.kv_tokens.map_or(CacheSize::Auto, |tokens| CacheSize::Tokens(tokens as u32)),
         queue_limit: config.queue as u32,
         max_running: config.max_running.unwrap_or(defaults.max_running),
         chunk: config.chunk,
         tables,
         ..defaults
+    }
+}
+
+fn kv_format(choice: KvChoice) -> KvFormat {
+    match choice {
+        KvChoice::Fp16 => KvFormat::Fp16,
+        KvChoice::Bf16 => KvFormat::Bf16,
     }
 }
 

@@ -7,9 +7,11 @@ use super::launch::{Shape, launch};
 use super::memory::DeviceBuffer;
 use super::params::AttnParams;
 use super::step::{Launches, PhaseSeqs};
+use super::unusable::Unusable;
+use super::weights::Activations;
 use crate::attention::{AttnGeometry, DEFAULT_VOTES};
 use crate::backend::KernelError;
-use crate::pages::PAGE;
+use crate::pages::{KvFormat, PAGE};
 use skip_tables::Phase;
 
 const GROUP_HEADS: usize = 8;
@@ -125,6 +127,24 @@ pub(super) fn types(cache: &str, activations: &str) -> Option<&'static str> {
         ("fp16", "bf16") => Some("fp16bf16"),
         _ => None,
     }
+}
+
+/// Whether there are kernels for these heads, this cache and these activations.
+///
+/// # Errors
+/// Which of them there are none for.
+pub fn takes(geometry: &AttnGeometry, cache: KvFormat, activations: Activations) -> Result<(), Unusable> {
+    let none = |what: String| Err(Unusable::Checkpoint(what));
+    if ![64, 128, 256].contains(&geometry.head_dim) {
+        return none(format!("heads of {}", geometry.head_dim));
+    }
+    if geometry.group() > GROUP_HEADS {
+        return none(format!("{} query heads a KV head", geometry.group()));
+    }
+    if types(cache.name(), activations.name()).is_none() {
+        return none(format!("a {} cache under {} weights", cache.name(), activations.name()));
+    }
+    Ok(())
 }
 
 /// Launches attention's kernels; owns decode's workspaces.
@@ -256,6 +276,21 @@ mod tests {
         assert!(compiler.wait().unwrap().success());
         let numbers = Command::new(out).output().unwrap().stdout;
         String::from_utf8(numbers).unwrap().split_whitespace().map(|n| n.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_the_kernels_do_not_take_is_named() {
+        let g = |heads, head_dim| AttnGeometry { heads, kv_heads: 2, head_dim, scale: 1.0, window: None };
+        let (fp16, bf16) = (KvFormat::Fp16, KvFormat::Bf16);
+        assert!(takes(&g(14, 64), fp16, Activations::Bf16).is_ok());
+        assert!(takes(&g(16, 256), bf16, Activations::Bf16).is_ok());
+        for (geometry, cache, activations, word) in [
+            (g(14, 80), fp16, Activations::Bf16, "heads of 80"),
+            (g(18, 64), fp16, Activations::Bf16, "9 query heads"),
+            (g(14, 64), bf16, Activations::Fp16, "bf16 cache under fp16"),
+        ] {
+            assert!(takes(&geometry, cache, activations).unwrap_err().to_string().contains(word));
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod unusable;
 mod weights;
 
 pub use attend::Attend;
+pub use attention::takes;
 pub use backend::{CudaBackend, CudaOptions, check};
 pub use cubins::default_folder;
 pub use device::Probe;

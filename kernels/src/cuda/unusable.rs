@@ -49,6 +49,9 @@ pub enum Unusable {
         /// What is wrong with it.
         reason: String,
     },
+    /// The kernels do not take the checkpoint.
+    #[error("no CUDA kernels for {0}")]
+    Checkpoint(String),
     /// The driver refused something else.
     #[error("CUDA: {0}")]
     Driver(String),
