@@ -7,21 +7,21 @@ use super::cubins::Cubins;
 use super::device::{Device, guarded};
 use super::memory::{DeviceBuffer, Pinned};
 use super::params::{Counters, Seq, Table};
+use super::qualify::shortest;
 use super::step::{Launches, PhaseSeqs, skipping, work_list};
 use super::unusable::Unusable;
 use super::weights::Staging;
 use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES, SkipCounters};
 use crate::backend::KernelError;
 use crate::pages::{KvFormat, PAGE};
-use half::{bf16, f16};
 use skip_tables::Phase;
 
 /// Attention's kernels on a device.
 pub struct Attend {
-    attention: Attention,
-    cubins: Cubins,
-    staging: Staging,
-    device: Device,
+    pub(super) attention: Attention,
+    pub(super) cubins: Cubins,
+    pub(super) staging: Staging,
+    pub(super) device: Device,
 }
 
 /// Shapes of the votes that a call records, in the oracle's order.
@@ -69,9 +69,19 @@ impl Attend {
     /// # Errors
     /// Shapes that do not fit, no kernel, or the device's refusal.
     pub fn run(&mut self, phase: Phase, call: &mut AttnCall<'_>) -> Result<(), KernelError> {
+        let format = call.kv.layout.format;
+        self.run_as(phase, call, format, 0).map(drop)
+    }
+
+    /// The same with outputs in another type than the cache's; then launched `again` times more for the shortest time, in microseconds.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub(super) fn run_as(&mut self, phase: Phase, call: &mut AttnCall<'_>, outputs: KvFormat, again: usize) -> Result<f32, KernelError> {
         call.check()?;
         let (g, format) = (call.geometry, call.kv.layout.format);
-        let name = types(format.name(), format.name()).unwrap_or("bf16");
+        let name = types(format.name(), outputs.name())
+            .ok_or_else(|| KernelError::Invalid(format!("attention: a {} cache under {} outputs", format.name(), outputs.name())))?;
         let rows = call.seqs.iter().map(|s| s.row + s.q_len).max().unwrap_or(0);
         let width = g.heads * g.head_dim;
 
@@ -156,22 +166,19 @@ impl Attend {
         let whole = Call { seqs: &of_phase, launches, types: name, geometry: &g, at, longest };
         self.attention.phase(&self.device, &mut self.cubins, phase, &whole)?;
 
-        let out = self.down(&out, rows * width * 2)?;
-        let lse = self.down(&lse, rows * g.heads * 4)?;
-        let kept = self.down(&kept, kept_bytes)?;
-        let counters = self.down(&counters, call.seqs.len() * size_of::<Counters>())?;
-        let decode = |bits: u16| match format {
-            KvFormat::Bf16 => bf16::from_bits(bits).to_f32(),
-            KvFormat::Fp16 => f16::from_bits(bits).to_f32(),
-        };
+        let out_bytes = self.down(&out, rows * width * 2)?;
+        let lse_bytes = self.down(&lse, rows * g.heads * 4)?;
+        let kept_votes = self.down(&kept, kept_bytes)?;
+        let counted = self.down(&counters, call.seqs.len() * size_of::<Counters>())?;
+        let time = shortest(&self.device, again, || self.attention.phase(&self.device, &mut self.cubins, phase, &whole))?;
         for (i, s) in call.seqs.iter().enumerate() {
             for row in s.row..s.row + s.q_len {
-                let (from, _) = out[row * width * 2..][..width * 2].as_chunks::<2>();
+                let (from, _) = out_bytes[row * width * 2..][..width * 2].as_chunks::<2>();
                 for (to, &b) in call.out[row * width..][..width].iter_mut().zip(from) {
-                    *to = decode(u16::from_le_bytes(b));
+                    *to = outputs.decode(u16::from_le_bytes(b));
                 }
                 if let Some(to) = &mut call.lse {
-                    let (from, _) = lse[row * g.heads * 4..][..g.heads * 4].as_chunks::<4>();
+                    let (from, _) = lse_bytes[row * g.heads * 4..][..g.heads * 4].as_chunks::<4>();
                     for (to, &b) in to[row * g.heads..][..g.heads].iter_mut().zip(from) {
                         *to = f32::from_le_bytes(b);
                     }
@@ -179,15 +186,15 @@ impl Attend {
             }
             if let Some(to) = &mut call.kept {
                 let from = offsets[i] as usize;
-                to[i] = kept[from..from + kept_len(phase, &g, s)].to_vec();
+                to[i] = kept_votes[from..from + kept_len(phase, &g, s)].to_vec();
             }
-            let votes: Counters = bytemuck::pod_read_unaligned(&counters[i * size_of::<Counters>()..][..size_of::<Counters>()]);
+            let votes: Counters = bytemuck::pod_read_unaligned(&counted[i * size_of::<Counters>()..][..size_of::<Counters>()]);
             call.counters[i] += SkipCounters { votes: votes.votes, skipped: votes.skipped, bytes_not_read: 0 };
         }
-        Ok(())
+        Ok(time)
     }
 
-    fn down(&self, buffer: &DeviceBuffer, bytes: usize) -> Result<Vec<u8>, KernelError> {
+    pub(super) fn down(&self, buffer: &DeviceBuffer, bytes: usize) -> Result<Vec<u8>, KernelError> {
         let mut host = Pinned::new(&self.device, bytes)?;
         // SAFETY: pinned, and waited for at once.
         unsafe { buffer.download(&self.device, 0, &mut host.bytes_mut()[..bytes])? };

@@ -124,7 +124,7 @@ pub fn check(options: &CudaOptions) -> Result<Probe, Unusable> {
         if !matmul::is_present() {
             return Err(Unusable::NoCublasLt);
         }
-        Cubins::find_files(&device, &options.cubins)?;
+        Cubins::find_files(device.probe.capability, &options.cubins)?;
         Ok(device.probe)
     })
 }

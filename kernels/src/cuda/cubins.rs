@@ -1,4 +1,4 @@
-//! Kernel files: found in a folder, checked against its manifest, loaded as modules.
+//! Kernel files: found in a folder, told apart by what is in them, loaded as modules.
 
 use super::device::{Device, words};
 use super::launch::Kernel;
@@ -6,6 +6,7 @@ use super::unusable::Unusable;
 use crate::backend::KernelError;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUfunction_attribute_enum as FunctionAttribute, CUmodule};
+use skip_tables::Digest;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -50,15 +51,14 @@ unsafe impl Send for Cubins {}
 
 impl Cubins {
     /// The architecture whose kernel files in `folder` fit the device, and the files.
-    pub fn find_files(device: &Device, folder: &Path) -> Result<(&'static str, Vec<PathBuf>), Unusable> {
-        let (major, minor) = device.probe.capability;
+    pub fn find_files((major, minor): (i32, i32), folder: &Path) -> Result<(&'static str, Vec<PathBuf>), Unusable> {
         let mut found = architectures((major, minor)).iter().map(|&architecture| (architecture, files(folder, architecture)));
         found.find(|(_, files)| !files.is_empty()).ok_or_else(|| Unusable::NoKernels { major, minor, folder: folder.to_owned() })
     }
 
     /// Loads every kernel file in `folder` that fits the device.
     pub fn load(device: &Device, folder: &Path) -> Result<Self, Unusable> {
-        let (architecture, files) = Self::find_files(device, folder)?;
+        let (architecture, files) = Self::find_files(device.probe.capability, folder)?;
         let mut modules = Vec::new();
         for path in files {
             let bad = |reason: String| Unusable::BadKernels { path: path.clone(), reason };
@@ -68,6 +68,20 @@ impl Cubins {
             modules.push(unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| bad(words(e)))?);
         }
         Ok(Self { modules, kernels: HashMap::new(), roomy: HashSet::new(), architecture })
+    }
+
+    /// SHA-256 over names and contents of the kernel files for a device.
+    ///
+    /// # Errors
+    /// There are none, or one cannot be read.
+    pub fn digest(capability: (i32, i32), folder: &Path) -> Result<String, Unusable> {
+        let mut list = String::new();
+        for path in Self::find_files(capability, folder)?.1 {
+            let image = read(&path).map_err(|e| Unusable::BadKernels { path: path.clone(), reason: e.to_string() })?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            list.push_str(&format!("{name} {}\n", Digest::of(&image)));
+        }
+        Ok(Digest::of(list.as_bytes()).to_string())
     }
 
     /// The kernel of that name, if there is one.

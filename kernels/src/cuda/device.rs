@@ -15,6 +15,8 @@ const NEEDED: i32 = 13000;
 pub struct Probe {
     /// Marketing name.
     pub name: String,
+    /// The device's own number, in hexadecimal: another device of the same name has another.
+    pub uuid: String,
     /// Compute capability.
     pub capability: (i32, i32),
     /// The driver's CUDA version: 1000 · major + 10 · minor.
@@ -88,6 +90,7 @@ impl Device {
         let (free, memory) = result::mem_get_info()?;
         let probe = Probe {
             name: ctx.name()?,
+            uuid: ctx.uuid()?.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect(),
             capability: ctx.compute_capability()?,
             driver,
             integrated: ctx.attribute(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,

@@ -13,6 +13,7 @@ mod matmul;
 mod memory;
 mod params;
 mod products;
+pub mod qualify;
 mod sampler;
 mod step;
 mod unusable;

@@ -49,6 +49,14 @@ pub enum Unusable {
         /// What is wrong with it.
         reason: String,
     },
+    /// A kernel that serving needs is in none of the files.
+    #[error("no kernel {name} in {folder}")]
+    MissingKernel {
+        /// The kernel.
+        name: String,
+        /// Where the files are.
+        folder: PathBuf,
+    },
     /// The kernels do not take the checkpoint.
     #[error("no CUDA kernels for {0}")]
     Checkpoint(String),

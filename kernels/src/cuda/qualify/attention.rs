@@ -1,0 +1,231 @@
+//! Attention over shuffled pages and ragged sequences, against the scalar reference: votes exactly, outputs and log-sum-exp to rounding.
+
+use super::super::attend::Attend;
+use super::rig::AGAIN;
+use super::{Failure, Needs, agree, numbers, rounded};
+use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES, SkipCounters};
+use crate::backend::KernelError;
+use crate::cpu::reference;
+use crate::pages::{KvFormat, KvView, PAGE, PageLayout};
+use skip_tables::Phase;
+
+const KV_HEADS: usize = 2;
+/// Below the gap of every block of faint keys, above that of every block of strong ones, by a quarter of a nat at least (tested).
+const PREFILL_LN_LAMBDA: f32 = -1.5;
+const DECODE_LN_LAMBDA: f32 = -6.5;
+
+/// Which kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Form {
+    Prefill { skip: bool },
+    Decode(Skips),
+}
+
+/// Which of decode's sequences skip.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Skips {
+    None,
+    All,
+    Some,
+}
+
+impl Form {
+    pub(super) const ALL: [Self; 5] = [
+        Form::Prefill { skip: false },
+        Form::Prefill { skip: true },
+        Form::Decode(Skips::None),
+        Form::Decode(Skips::All),
+        Form::Decode(Skips::Some),
+    ];
+
+    pub(super) fn name(self, needs: &Needs) -> String {
+        let types = super::super::attention::types(needs.cache.name(), needs.activations.name()).unwrap_or("unknown");
+        let d = needs.head_dim;
+        match self {
+            Form::Prefill { skip: false } => format!("attn_prefill_{types}_d{d}_dense_mma"),
+            Form::Prefill { skip: true } => format!("attn_prefill_{types}_d{d}_skip_mma"),
+            Form::Decode(Skips::None) => format!("attn_decode_{types}_d{d}_dense"),
+            Form::Decode(Skips::All) => format!("attn_decode_{types}_d{d}_skip"),
+            Form::Decode(Skips::Some) => format!("attn_decode_{types}_d{d}_guarded"),
+        }
+    }
+
+    fn phase(self) -> Phase {
+        match self {
+            Form::Prefill { .. } => Phase::Prefill,
+            Form::Decode(_) => Phase::Decode,
+        }
+    }
+
+    /// (query rows, keys before them, skips) of each sequence.
+    fn sequences(self) -> Vec<(usize, usize, bool)> {
+        match self {
+            Form::Prefill { skip } => vec![(330, 0, skip), (70, 256, skip), (1, 200, false)],
+            Form::Decode(skips) => {
+                let of = |place: usize| skips == Skips::All || (skips == Skips::Some && place != 1);
+                [700, 333, 1000].into_iter().enumerate().map(|(i, keys)| (1, keys - 1, of(i))).collect()
+            }
+        }
+    }
+}
+
+/// A call's data.
+struct Data {
+    geometry: AttnGeometry,
+    layout: PageLayout,
+    q: Vec<f32>,
+    k: Vec<u16>,
+    v: Vec<u16>,
+    tables: Vec<Vec<u32>>,
+    sequences: Vec<(usize, usize, bool)>,
+    phase: Phase,
+    ln_lambda: f32,
+}
+
+/// What an implementation makes of it.
+#[derive(Debug)]
+struct Answer {
+    out: Vec<f32>,
+    lse: Vec<f32>,
+    kept: Vec<Vec<u8>>,
+    counters: Vec<SkipCounters>,
+}
+
+impl Data {
+    fn new(needs: &Needs, form: Form) -> Self {
+        let (d, heads, cache) = (needs.head_dim, KV_HEADS * needs.group, needs.cache);
+        let geometry = AttnGeometry { heads, kv_heads: KV_HEADS, head_dim: d, scale: 1.0 / (d as f32).sqrt(), window: None };
+        let layout = PageLayout { kv_heads: KV_HEADS, head_dim: d, format: cache };
+        let sequences = form.sequences();
+        let phase = form.phase();
+        let rows: usize = sequences.iter().map(|s| s.0).sum();
+        let counts: Vec<usize> = sequences.iter().map(|s| (s.0 + s.1).div_ceil(PAGE)).collect();
+        // One page more than is used; the used ones are handed out from the last to the first, in steps of three.
+        let pages = counts.iter().sum::<usize>() + 1;
+        let mut order: Vec<u32> = (0..3).flat_map(|r| (0..pages as u32).rev().filter(move |p| p % 3 == r)).collect();
+        order.truncate(pages - 1);
+        let mut order = order.into_iter();
+        let tables: Vec<Vec<u32>> = counts.iter().map(|&n| order.by_ref().take(n).collect()).collect();
+
+        let block = if phase == Phase::Prefill { DEFAULT_VOTES.keys } else { DEFAULT_VOTES.run };
+        // What nobody may read is NaN; values behind the last key of a page are zero, as storing leaves them.
+        let (mut k, mut v) = (vec![u16::MAX; pages * layout.page_len()], vec![u16::MAX; pages * layout.page_len()]);
+        for (i, (&(len, start, _), table)) in sequences.iter().zip(&tables).enumerate() {
+            let keys = start + len;
+            for head in 0..KV_HEADS {
+                let seed = 100 + 10 * i as u64 + head as u64;
+                let (strong, values) = (numbers(keys * d, seed), numbers(keys * d, seed + 5));
+                for key in 0..table.len() * PAGE {
+                    let at = layout.offset(table[key / PAGE], head, key % PAGE);
+                    if key >= keys {
+                        v[at..at + d].fill(0);
+                        continue;
+                    }
+                    let block = key / block;
+                    let faint = (block + head) % 3 != 0 && block > 0;
+                    let factor = if faint { 0.05 } else { 3.0 };
+                    for c in 0..d {
+                        k[at + c] = cache.encode(factor * strong[key * d + c]);
+                        v[at + c] = cache.encode(values[key * d + c]);
+                    }
+                }
+            }
+        }
+        let ln_lambda = if phase == Phase::Prefill { PREFILL_LN_LAMBDA } else { DECODE_LN_LAMBDA };
+        Self { geometry, layout, q: rounded(rows * heads * d, 99, cache), k, v, tables, sequences, phase, ln_lambda }
+    }
+
+    fn run(&self, compute: impl FnOnce(Phase, &mut AttnCall<'_>) -> Result<f32, KernelError>) -> Result<(Answer, f32), KernelError> {
+        let (g, mut seqs, mut row) = (self.geometry, Vec::new(), 0);
+        for (&(len, start, skips), table) in self.sequences.iter().zip(&self.tables) {
+            let ln_lambda = skips.then_some(self.ln_lambda);
+            seqs.push(AttnSeq { row, q_len: len, q_start: start, kv_len: start + len, block_table: table, ln_lambda });
+            row += len;
+        }
+        let width = g.heads * g.head_dim;
+        let mut answer = Answer {
+            out: vec![f32::NAN; row * width],
+            lse: vec![f32::NAN; row * g.heads],
+            kept: vec![Vec::new(); seqs.len()],
+            counters: vec![SkipCounters::default(); seqs.len()],
+        };
+        let mut call = AttnCall {
+            geometry: g,
+            q: &self.q,
+            q_stride: width,
+            kv: KvView { layout: self.layout, k: &self.k, v: &self.v },
+            seqs: &seqs,
+            out: &mut answer.out,
+            lse: Some(&mut answer.lse),
+            kept: Some(&mut answer.kept),
+            counters: &mut answer.counters,
+        };
+        let time = compute(self.phase, &mut call)?;
+        Ok((answer, time))
+    }
+
+    fn reference(&self) -> Result<Answer, KernelError> {
+        let compute = |phase, call: &mut AttnCall<'_>| match phase {
+            Phase::Prefill => reference::prefill(call, &DEFAULT_VOTES).map(|()| 0.0),
+            Phase::Decode => reference::decode(call, &DEFAULT_VOTES).map(|()| 0.0),
+        };
+        Ok(self.run(compute)?.0)
+    }
+}
+
+/// Products of weights and values are rounded in the cache's type, outputs in the activations'.
+fn tolerance(needs: &Needs) -> f64 {
+    if needs.cache == KvFormat::Bf16 || needs.rounding() == KvFormat::Bf16 { 0.03 } else { 0.008 }
+}
+
+pub(super) fn run(on: &mut Attend, needs: &Needs, form: Form) -> Result<f32, Failure> {
+    let data = Data::new(needs, form);
+    let (found, time) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), AGAIN))?;
+    let want = data.reference()?;
+    for (i, &(_, _, skips)) in data.sequences.iter().enumerate() {
+        // Dense sequences take no votes, and nobody asks which.
+        let (found, want) = (&found, &want);
+        if skips && found.kept[i] != want.kept[i] {
+            let differ = found.kept[i].iter().zip(&want.kept[i]).filter(|(a, b)| a != b).count();
+            return Err(Failure::Differs(format!("sequence {i}: {differ} of {} votes", want.kept[i].len())));
+        }
+        let (a, b) = (found.counters[i], want.counters[i]);
+        if (a.votes, a.skipped) != (b.votes, b.skipped) {
+            let counted = format!("{} of {} skipped for {} of {}", a.skipped, a.votes, b.skipped, b.votes);
+            return Err(Failure::Differs(format!("sequence {i} counts {counted}")));
+        }
+    }
+    let wide = |x: &[f32]| x.iter().copied().map(f64::from).collect::<Vec<f64>>();
+    agree("outputs", &found.out, &wide(&want.out), tolerance(needs))?;
+    agree("log-sum-exp", &found.lse, &wide(&want.lse), 2e-3)?;
+    Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::QWEN;
+    use super::*;
+
+    #[test]
+    fn votes_are_far_from_their_threshold_and_some_are_lost() {
+        for head_dim in [64, 128, 256] {
+            for group in [1, 4, 7] {
+                for form in [Form::Prefill { skip: true }, Form::Decode(Skips::All)] {
+                    let needs = Needs { head_dim, group, ..QWEN };
+                    let at = |moved: f32| {
+                        let mut data = Data::new(&needs, form);
+                        // Two sequences show it as well as three.
+                        data.sequences.truncate(2);
+                        data.ln_lambda += moved;
+                        data.reference().unwrap()
+                    };
+                    let (low, high) = (at(-0.25), at(0.25));
+                    assert_eq!(low.kept, high.kept, "{head_dim} {group} {form:?}");
+                    let share: Vec<(u64, u64)> = low.counters.iter().map(|c| (c.skipped, c.votes)).collect();
+                    assert!(share.iter().all(|&(skipped, votes)| 0 < skipped && skipped < votes), "{head_dim} {group} {form:?}: {share:?}");
+                    assert!(low.out.iter().take(1000).all(|x| x.is_finite()), "nothing is read that is no number");
+                }
+            }
+        }
+    }
+}

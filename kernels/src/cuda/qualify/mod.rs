@@ -1,0 +1,254 @@
+//! Trying every kernel that a checkpoint needs on small built-in cases, against plain arithmetic, and timing it.
+//! A kernel may fault or never end, so whoever tries them does it in a process that may be lost.
+
+mod attention;
+mod draws;
+mod products;
+mod rig;
+mod rows;
+mod store;
+
+pub(super) use rig::shortest;
+
+use super::attend::Attend;
+use super::backend::CudaOptions;
+use super::cubins::Cubins;
+use super::device::Probe;
+use super::unusable::Unusable;
+use super::weights::Activations;
+use crate::backend::{Activation, KernelError};
+use crate::pages::KvFormat;
+
+/// What a checkpoint asks of the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Elements a head.
+    pub head_dim: usize,
+    /// Query heads a KV head.
+    pub group: usize,
+    /// The cache's type.
+    pub cache: KvFormat,
+    /// The activations' type.
+    pub activations: Activations,
+    /// The gate's activation.
+    pub gate: Activation,
+}
+
+/// One kernel and the case it is tried on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// The kernel's name.
+    pub name: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Attention(attention::Form),
+    Rows(rows::Form),
+    Angles,
+    Store,
+    Product(products::Form),
+    Draw { greedy: bool },
+}
+
+/// What was found of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// As the reference has it; its shortest time in microseconds.
+    Right(f32),
+    /// What differs, or why it could not be launched.
+    Wrong(String),
+    /// The device's error; nothing can be run in this process any more.
+    Faulted(String),
+}
+
+impl Case {
+    /// All kernels it launches.
+    pub fn kernels(&self) -> Vec<&str> {
+        let with: &[&str] = if self.kind == (Kind::Draw { greedy: false }) { &["sample_best", "sample_weigh"] } else { &[] };
+        std::iter::once(self.name.as_str()).chain(with.iter().copied()).collect()
+    }
+}
+
+/// Tells one set of kernel files from another: SHA-256 over those for this device.
+///
+/// # Errors
+/// There are none, or one cannot be read.
+pub fn kernel_digest(options: &CudaOptions, probe: &Probe) -> Result<String, Unusable> {
+    Cubins::digest(probe.capability, &options.cubins)
+}
+
+impl Needs {
+    /// Every kernel that serving launches, in the order they are tried: the cheapest first.
+    pub fn cases(&self) -> Vec<Case> {
+        let rows = rows::Form::ALL.map(Kind::Rows);
+        let attention = attention::Form::ALL.map(Kind::Attention);
+        let draws = [Kind::Draw { greedy: true }, Kind::Draw { greedy: false }];
+        let products = products::Form::all().map(Kind::Product);
+        let kinds = rows.into_iter().chain([Kind::Angles, Kind::Store]).chain(products).chain(draws).chain(attention);
+        kinds.map(|kind| Case { name: self.name(kind), kind }).collect()
+    }
+
+    fn name(&self, kind: Kind) -> String {
+        match kind {
+            Kind::Attention(form) => form.name(self),
+            Kind::Rows(form) => form.name(self),
+            Kind::Angles => "rope_angles".into(),
+            Kind::Store => format!("qkv_store_{}", self.cache.name()),
+            Kind::Product(form) => form.name(self),
+            Kind::Draw { greedy: true } => "sample_greedy".into(),
+            // Its three launches are one draw.
+            Kind::Draw { greedy: false } => "sample_draw".into(),
+        }
+    }
+
+    /// The activations' type as a number format.
+    fn rounding(&self) -> KvFormat {
+        match self.activations {
+            Activations::Bf16 => KvFormat::Bf16,
+            Activations::Fp16 => KvFormat::Fp16,
+        }
+    }
+}
+
+/// A device to try kernels on.
+pub struct Trial {
+    attend: Attend,
+    needs: Needs,
+}
+
+impl Trial {
+    /// Opens the device and loads every kernel file.
+    ///
+    /// # Errors
+    /// Why this machine cannot run on CUDA.
+    pub fn open(options: &CudaOptions, needs: Needs) -> Result<Self, Unusable> {
+        Ok(Self { attend: Attend::open(options)?, needs })
+    }
+
+    /// Whether every kernel that is needed is in the files.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn complete(&mut self, options: &CudaOptions) -> Result<(), Unusable> {
+        for case in self.needs.cases() {
+            if let Some(name) = case.kernels().into_iter().find(|name| self.attend.cubins.find(name).is_none()) {
+                return Err(Unusable::MissingKernel { name: name.to_owned(), folder: options.cubins.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries one kernel.
+    pub fn run(&mut self, case: &Case) -> Verdict {
+        let (on, needs) = (&mut self.attend, &self.needs);
+        let tried = match case.kind {
+            Kind::Attention(form) => attention::run(on, needs, form),
+            Kind::Rows(form) => rows::run(on, needs, form),
+            Kind::Angles => store::angles(on),
+            Kind::Store => store::store(on, needs),
+            Kind::Product(form) => products::run(on, needs, form),
+            Kind::Draw { greedy } => draws::run(on, greedy),
+        };
+        match tried {
+            Ok(time) => Verdict::Right(time),
+            Err(Failure::Differs(what)) => Verdict::Wrong(what),
+            Err(Failure::Kernel(KernelError::Device(fault))) => Verdict::Faulted(fault),
+            Err(Failure::Kernel(error)) => Verdict::Wrong(error.to_string()),
+        }
+    }
+}
+
+/// Why a kernel did not pass.
+#[derive(Debug)]
+enum Failure {
+    Differs(String),
+    Kernel(KernelError),
+}
+
+impl From<KernelError> for Failure {
+    fn from(error: KernelError) -> Self {
+        Failure::Kernel(error)
+    }
+}
+
+/// Refuses values that are further from the reference than `tolerance` times max(1, |reference|), or are no numbers.
+fn agree(what: &str, found: &[f32], reference: &[f64], tolerance: f64) -> Result<(), Failure> {
+    if found.len() != reference.len() {
+        return Err(Failure::Differs(format!("{what}: {} values for {}", found.len(), reference.len())));
+    }
+    let off = |(&x, &want): (&f32, &f64)| {
+        let off = (f64::from(x) - want).abs() / want.abs().max(1.0);
+        if off.is_nan() { f64::INFINITY } else { off }
+    };
+    let worst = found.iter().zip(reference).enumerate().map(|(i, pair)| (i, off(pair))).max_by(|a, b| a.1.total_cmp(&b.1));
+    match worst {
+        Some((i, error)) if error > tolerance => {
+            Err(Failure::Differs(format!("{what}: element {i} is {} for {:.6}, tolerance {tolerance}", found[i], reference[i])))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reproducible numbers of about unit variance.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut uniform = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    // Four uniform numbers have a third of unit variance.
+    (0..count).map(|_| (uniform() + uniform() + uniform() + uniform()) * 1.732).collect()
+}
+
+/// The same, rounded to what a 16-bit type holds.
+fn rounded(count: usize, seed: u64, to: KvFormat) -> Vec<f32> {
+    numbers(count, seed).into_iter().map(|x| to.decode(to.encode(x))).collect()
+}
+
+/// How far a value rounded to this type may be off, with some slack for the sums before.
+fn slack(format: KvFormat) -> f64 {
+    match format {
+        KvFormat::Bf16 => 1.0 / 128.0,
+        KvFormat::Fp16 => 1.0 / 1024.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) const QWEN: Needs =
+        Needs { head_dim: 64, group: 7, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu };
+
+    #[test]
+    fn every_kernel_is_named_once() {
+        let names: Vec<String> = QWEN.cases().into_iter().map(|case| case.name).collect();
+        let distinct: std::collections::HashSet<&String> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        for wanted in ["attn_prefill_fp16bf16_d64_skip_mma", "attn_decode_fp16bf16_d64_guarded", "qkv_store_fp16", "embed_bf16"] {
+            assert!(names.iter().any(|name| name == wanted), "{wanted} is not in {names:?}");
+        }
+        assert!(names.contains(&"norm_gemv_gated_bf16_bf16_silu_b2".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn what_is_off_or_no_number_does_not_agree() {
+        assert!(agree("x", &[1.0, 2.01], &[1.0, 2.0], 0.01).is_ok());
+        for found in [&[1.0, 2.1][..], &[f32::NAN, 2.0], &[1.0]] {
+            assert!(agree("x", found, &[1.0, 2.0], 0.01).is_err(), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn the_numbers_are_spread_and_repeat() {
+        let x = numbers(10_000, 3);
+        assert_eq!(x, numbers(10_000, 3));
+        assert_ne!(x, numbers(10_000, 4));
+        let square = x.iter().map(|x| x * x).sum::<f32>() / 1e4;
+        assert!((0.9..1.1).contains(&square), "{square}");
+    }
+}
