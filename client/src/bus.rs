@@ -3,7 +3,9 @@
 use crate::generation::Generation;
 use crate::lines::Lines;
 use crate::protocol::error::{Error, ErrorKind};
-use crate::protocol::{ChatMessage, GenerationOptions, Phase, Selector, SetTableOptions, Status, StreamEvent, TableShow, TierList, names};
+use crate::protocol::{
+    ChatMessage, GenerationOptions, JobStatus, Phase, Selector, SetTableOptions, Status, StreamEvent, TableShow, TierList, names,
+};
 use crate::variant;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use serde::de::DeserializeOwned;
@@ -119,12 +121,38 @@ impl Bus {
         self.dict(names::TABLES_INTERFACE, "Tiers").await
     }
 
+    /// Starts a job; gives its id.
+    pub(crate) async fn start_job(&self, kind: &str, options: &Map<String, Value>) -> Result<String, Error> {
+        let path: OwnedObjectPath = self.call(names::JOBS_INTERFACE, "Start", &(kind, variant::to_dict(options))).await?;
+        Ok(path.as_str().rsplit('/').next().unwrap_or_default().to_owned())
+    }
+
+    pub(crate) async fn job(&self, id: &str) -> Result<JobStatus, Error> {
+        self.dict_at(&job_path(id), names::JOB_INTERFACE, "Show").await
+    }
+
+    pub(crate) async fn cancel_job(&self, id: &str) -> Result<(), Error> {
+        let (to, interface) = (Some(names::BUS_NAME), Some(names::JOB_INTERFACE));
+        self.connection.call_method(to, job_path(id).as_str(), interface, "Cancel", &()).await.map(drop).map_err(from_bus)
+    }
+
     async fn dict<T: DeserializeOwned>(&self, interface: &str, method: &str) -> Result<T, Error> {
-        let dict: HashMap<String, OwnedVariant> = self.call(interface, method, &()).await?;
+        self.dict_at(names::OBJECT_PATH, interface, method).await
+    }
+
+    async fn dict_at<T: DeserializeOwned>(&self, path: &str, interface: &str, method: &str) -> Result<T, Error> {
+        let reply = self.connection.call_method(Some(names::BUS_NAME), path, Some(interface), method, &()).await.map_err(from_bus)?;
+        let dict: HashMap<String, OwnedVariant> = reply.body().deserialize().map_err(from_bus)?;
         let foreign = |error: String| Error::new(ErrorKind::Protocol, format!("the answer of {method} is not understood: {error}"));
         let object = variant::from_dict(&dict).map_err(|error| foreign(error.to_string()))?;
         serde_json::from_value(Value::Object(object)).map_err(|error| foreign(error.to_string()))
     }
+}
+
+/// Where a job is; an id that is none of ours leads nowhere.
+fn job_path(id: &str) -> String {
+    let known = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric());
+    format!("{}/{}", names::JOB_PATH_PREFIX, if known { id } else { "none" })
 }
 
 /// Options as an `a{sv}` that also asks for errors with their field and numbers.

@@ -8,10 +8,11 @@ use crate::http::Socket;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::names;
 use crate::protocol::{
-    ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, ModelList, Phase, PhaseTable, Prompt, Ready, Selector, SetTable,
-    SetTableOptions, State, Status, StreamOptions, TableShow, TierList, TokenizeRequest, TokenizeResponse,
+    ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobStatus, ModelList, Phase, PhaseTable, Prompt, Ready, Selector,
+    SetTable, SetTableOptions, StartJob, State, Status, StreamOptions, TableShow, TierList, TokenizeRequest, TokenizeResponse,
 };
 use bytes::Bytes;
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -234,6 +235,42 @@ impl Client {
                 Ok(())
             }
             Transport::Bus(bus) => bus.drain().await,
+        }
+    }
+
+    /// Starts a job.
+    ///
+    /// # Errors
+    /// `AccessDenied`, `Busy` while another runs, or the kind is not known.
+    pub async fn start_job(&self, kind: &str, options: Map<String, Value>) -> Result<JobStatus, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("POST", names::JOBS, Some(&StartJob { kind: kind.to_owned(), options })).await,
+            Transport::Bus(bus) => {
+                let id = bus.start_job(kind, &options).await?;
+                bus.job(&id).await
+            }
+        }
+    }
+
+    /// How far a job is. Over the bus only jobs that were started there are known.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn job(&self, id: &str) -> Result<JobStatus, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", &format!("{}/{id}", names::JOBS), NO_BODY).await,
+            Transport::Bus(bus) => bus.job(id).await,
+        }
+    }
+
+    /// Ends a job at the next chance.
+    ///
+    /// # Errors
+    /// `AccessDenied`, `NotFound`.
+    pub async fn cancel_job(&self, id: &str) -> Result<(), Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call::<JobStatus>("POST", &format!("{}/{id}/cancel", names::JOBS), NO_BODY).await.map(drop),
+            Transport::Bus(bus) => bus.cancel_job(id).await,
         }
     }
 

@@ -6,6 +6,7 @@ pub mod error;
 pub mod event;
 mod fields;
 pub mod finish;
+pub mod jobs;
 pub mod names;
 pub mod options;
 pub mod prompt;
@@ -22,6 +23,7 @@ pub use completion::{
 pub use error::{Error, ErrorBody, ErrorKind};
 pub use event::{RequestHandle, StreamEvent};
 pub use finish::FinishReason;
+pub use jobs::{JobList, JobState, JobStatus, KernelVerdict, Qualification, StartJob, Verdict};
 pub use options::{GenerationOptions, Priority, RequestTables, SkipdOptions, StreamOptions};
 pub use prompt::{ChatMessage, Content, Prompt, Stop};
 pub use request::{ChatRequest, CompletionRequest};

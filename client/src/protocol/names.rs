@@ -10,6 +10,12 @@ pub const REQUEST_PATH_PREFIX: &str = "/org/skipd/Skipd1/request";
 pub const MANAGER_INTERFACE: &str = "org.skipd.Skipd1.Manager";
 /// Scale tables.
 pub const TABLES_INTERFACE: &str = "org.skipd.Skipd1.Tables";
+/// Starting jobs.
+pub const JOBS_INTERFACE: &str = "org.skipd.Skipd1.Jobs";
+/// One job.
+pub const JOB_INTERFACE: &str = "org.skipd.Skipd1.Job";
+/// Jobs live under this path: `<this>/<id>`.
+pub const JOB_PATH_PREFIX: &str = "/org/skipd/Skipd1/job";
 /// One running request.
 pub const REQUEST_INTERFACE: &str = "org.skipd.Skipd1.Request";
 
@@ -53,6 +59,9 @@ pub const TABLES_RELOAD: &str = "/skipd/v1/tables/reload";
 pub const TIERS: &str = "/skipd/v1/tiers";
 /// POST: refuse new requests, finish the rest; answers when idle.
 pub const DRAIN: &str = "/skipd/v1/drain";
+/// GET: [`JobList`](super::JobList); POST: [`StartJob`](super::StartJob) → [`JobStatus`](super::JobStatus); with `/{id}` GET
+/// [`JobStatus`](super::JobStatus); with `/{id}/cancel` POST.
+pub const JOBS: &str = "/skipd/v1/jobs";
 /// POST: [`TokenizeRequest`](super::TokenizeRequest) → [`TokenizeResponse`](super::TokenizeResponse).
 pub const TOKENIZE: &str = "/skipd/v1/tokenize";
 

@@ -5,14 +5,18 @@
 pub mod bus;
 pub mod config;
 mod device;
+mod faults;
+mod faulty;
 pub mod generation;
 pub mod http;
+pub mod jobs;
 pub mod lifecycle;
 pub mod load;
 pub mod metrics;
 pub mod model;
 pub mod peer;
 pub mod process;
+pub mod qualify;
 pub mod socket;
 pub mod state;
 pub mod status;

@@ -10,6 +10,15 @@ pub enum Stage {
     Starting,
     /// Weights are being read; the share done, 0 to 1.
     Loading(f32),
+    /// CUDA kernels are tried before they are used: this one, so many of so many done.
+    Qualifying {
+        /// The kernel.
+        kernel: String,
+        /// Tried so far.
+        done: usize,
+        /// All.
+        total: usize,
+    },
     /// Requests are served.
     Ready,
     /// What runs is finished, nothing new is taken.
@@ -23,7 +32,7 @@ impl Stage {
     pub fn state(&self) -> State {
         match self {
             Stage::Starting => State::Starting,
-            Stage::Loading(_) => State::Loading,
+            Stage::Loading(_) | Stage::Qualifying { .. } => State::Loading,
             Stage::Ready => State::Ready,
             Stage::Draining => State::Draining,
             Stage::Failed(_) => State::Failed,
@@ -33,7 +42,7 @@ impl Stage {
     /// Share loaded.
     pub fn progress(&self) -> f32 {
         match self {
-            Stage::Starting | Stage::Failed(_) => 0.0,
+            Stage::Starting | Stage::Qualifying { .. } | Stage::Failed(_) => 0.0,
             Stage::Loading(share) => *share,
             Stage::Ready | Stage::Draining => 1.0,
         }
@@ -44,6 +53,7 @@ impl Stage {
         match self {
             Stage::Starting => Some("the daemon is starting".into()),
             Stage::Loading(share) => Some(format!("the model is loading ({:.0} %)", share * 100.0)),
+            Stage::Qualifying { kernel, done, total } => Some(format!("CUDA kernels are tried first: {kernel} ({done} of {total} done)")),
             Stage::Ready => None,
             Stage::Draining => Some("the daemon is draining and takes no new requests".into()),
             Stage::Failed(reason) => Some(reason.clone()),
@@ -55,7 +65,7 @@ impl Stage {
         match (self, next) {
             (Stage::Failed(_), _) => false,
             (Stage::Draining, next) => matches!(next, Stage::Failed(_)),
-            (Stage::Ready, Stage::Starting | Stage::Loading(_)) => false,
+            (Stage::Ready, Stage::Starting | Stage::Loading(_) | Stage::Qualifying { .. }) => false,
             _ => true,
         }
     }
@@ -118,6 +128,9 @@ mod tests {
         for stage in [Stage::Starting, Stage::Loading(0.25), Stage::Draining, Stage::Failed("x".into())] {
             assert!(stage.reason().is_some());
         }
+        let qualifying = Stage::Qualifying { kernel: "k".into(), done: 2, total: 9 };
+        assert!(qualifying.reason().unwrap().contains("k (2 of 9 done)"));
+        assert_eq!(qualifying.state(), State::Loading);
         assert_eq!(Stage::Ready.reason(), None);
         assert!(Stage::Loading(0.25).reason().unwrap().contains("25 %"));
     }

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use skipd::config::{Cli, Config};
-use skipd::{model, process};
+use skipd::{model, process, qualify};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -10,6 +10,9 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let started = Instant::now();
+    if std::env::args_os().nth(1).is_some_and(|first| first == qualify::CHILD_FLAG) {
+        return qualify::child_main();
+    }
     let config = match Config::load(Cli::parse()) {
         Ok(config) => config,
         Err(error) => return fail(&error, 2),

@@ -1,15 +1,16 @@
 //! Opens a checkpoint's folder and starts an engine on it.
 
 use crate::config::{Config, KvChoice, PrecisionChoice};
-use crate::device::{self, Chosen};
+use crate::device::{self, Choice, Chosen};
+use crate::faulty::start;
 use crate::load::LoadError;
-use crate::state::{Model, SamplingDefaults};
+use crate::state::{Daemon, Model, SamplingDefaults};
 use crate::tables::{Opened, Paths};
 use crate::text;
 use serde::Deserialize;
+use skip_engine::EngineOptions;
 use skip_engine::checkpoint::Checkpoint;
 use skip_engine::engine::CacheSize;
-use skip_engine::{Engine, EngineOptions};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
 use skip_kernels::cuda::{CudaBackend, CudaOptions};
 use skip_kernels::{KernelError, KvFormat};
@@ -18,23 +19,27 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The model of a configuration: folder, tokenizer and tables are read here, the weights by the engine's thread afterwards.
-pub fn open(config: &Config) -> Result<Model, LoadError> {
+pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
+    let config = &daemon.config;
     let failed = |reason: String| LoadError::Model { path: config.model.display().to_string(), reason };
     let checkpoint = Arc::new(Checkpoint::open(&config.model).map_err(|e| failed(e.to_string()))?);
     let defaults = sampling_defaults(&config.model).map_err(failed)?;
     let tables =
         Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });
     let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
-    let (chosen, backend_reason) = device::choose(config.backend, kv_format(config.kv), &checkpoint).map_err(failed)?;
+    let needs = device::needs(&checkpoint, kv_format(config.kv)).map_err(failed)?;
+    let Choice { chosen, reason, degraded } = device::choose(daemon, &checkpoint, needs).map_err(failed)?;
+    // A device that is not relied on any more has no more faults to show.
+    let fault_at = config.inject_fault_at_step.filter(|_| degraded.is_none());
     let options = engine_options(config, &chosen, tables.in_force());
     let architecture = checkpoint.architecture();
     let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
     let engine = match chosen {
-        Chosen::Cpu => Engine::start(options, &config.model_name, checkpoint, move || Ok(CpuBackend::new(cpu))),
+        Chosen::Cpu => start(options, &config.model_name, checkpoint, fault_at, move || Ok(CpuBackend::new(cpu))),
         Chosen::Cuda { options: cuda, .. } => {
             let cuda = CudaOptions { max_samples: options.max_running, ..cuda };
             let open = move || CudaBackend::new(cuda).map_err(|error| KernelError::Device(error.to_string()));
-            Engine::start(options, &config.model_name, checkpoint, open)
+            start(options, &config.model_name, checkpoint, fault_at, open)
         }
     };
     // The vocabulary is parsed while the engine's thread reads the weights.
@@ -48,7 +53,9 @@ pub fn open(config: &Config) -> Result<Model, LoadError> {
         text,
         defaults,
         tables,
-        backend_reason,
+        backend_reason: reason,
+        degraded,
+        needs,
         created: SystemTime::now(),
     })
 }

@@ -37,9 +37,10 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The process's exit code: 3 the model, 4 the interfaces, 1 the rest. (2 is wrong usage.)
+    /// The process's exit code: 3 the model, 4 the interfaces, 5 a device that failed while serving, 1 the rest. (2 is wrong usage.)
     pub fn exit_code(&self) -> u8 {
         match self {
+            RunError::Load(LoadError::Device(_)) => 5,
             RunError::Load(_) => 3,
             RunError::Socket(_) | RunError::Bus(_) => 4,
             RunError::System(..) => 1,
@@ -50,7 +51,7 @@ impl RunError {
 /// Runs until a signal, or until there is no model. `open` reads the model; `started` is when the process began.
 pub async fn run<F>(config: Config, started: Instant, open: F) -> Result<(), RunError>
 where
-    F: FnOnce(&Config) -> Result<Model, LoadError> + Send + 'static,
+    F: FnOnce(&Daemon) -> Result<Model, LoadError> + Send + 'static,
 {
     let mut signals = Signals::new()?;
     let (listener, socket_file) = match socket::inherited()? {

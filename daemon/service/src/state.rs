@@ -1,6 +1,7 @@
 //! What every interface shares: configuration, who may what, the daemon's stage, and the model once it is known.
 
 use crate::config::Config;
+use crate::jobs::Jobs;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::metrics::Metrics;
 use crate::peer::Authority;
@@ -10,6 +11,7 @@ use skip_client::protocol::TableShow;
 use skip_client::protocol::names::DEFAULT_MODEL;
 use skip_client::{Error, ErrorKind};
 use skip_engine::EngineHandle;
+use skip_kernels::cuda::qualify::Needs;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
@@ -23,6 +25,8 @@ pub struct Daemon {
     pub life: Lifecycle,
     /// What it counts.
     pub metrics: Metrics,
+    /// Long work beside serving.
+    pub jobs: Jobs,
     /// When the process began.
     pub started: Instant,
     model: OnceLock<Arc<Model>>,
@@ -47,6 +51,10 @@ pub struct Model {
     pub tables: Tables,
     /// Why this backend.
     pub backend_reason: String,
+    /// Why not a better one that there is, where it serves with less than it could.
+    pub degraded: Option<String>,
+    /// The CUDA kernels it would take.
+    pub needs: Needs,
     /// When it was opened.
     pub created: SystemTime,
 }
@@ -72,6 +80,7 @@ impl Daemon {
             config,
             life: Lifecycle::default(),
             metrics: Metrics::default(),
+            jobs: Jobs::default(),
             started,
             model: OnceLock::new(),
             ready_after: OnceLock::new(),

@@ -37,7 +37,10 @@ pub fn availability(daemon: &Daemon, stage: &Stage, engine: Option<&stats::Statu
         Some(engine) if engine.queued >= limit => {
             Availability { state: AvailabilityState::Degraded, reason: format!("the queue of {limit} requests is full") }
         }
-        _ => Availability { state: AvailabilityState::Available, reason: String::new() },
+        _ => match daemon.model().and_then(|model| model.degraded.clone()) {
+            Some(reason) => Availability { state: AvailabilityState::Degraded, reason },
+            None => Availability { state: AvailabilityState::Available, reason: String::new() },
+        },
     }
 }
 

@@ -12,9 +12,11 @@ use skip_engine::detokenize::TokenText;
 use skip_engine::engine::{CacheSize, ModelInfo, StepModel};
 use skip_engine::{Engine, EngineHandle, EngineOptions};
 use skip_kernels::attention::SkipCounters;
-use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
+use skip_kernels::backend::{Activation, SeqStep, StepReport, TableSlot};
+use skip_kernels::cuda::Activations;
+use skip_kernels::cuda::qualify::Needs;
 use skip_kernels::sampling::Sampled;
-use skip_kernels::{BackendInfo, KernelError, ScaleTable};
+use skip_kernels::{BackendInfo, KernelError, KvFormat, ScaleTable};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -99,6 +101,8 @@ fn model(engine: EngineHandle) -> Model {
         defaults: SamplingDefaults::default(),
         tables,
         backend_reason: "a test".into(),
+        degraded: None,
+        needs: Needs { head_dim: 64, group: 1, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu },
         created: SystemTime::now(),
     }
 }

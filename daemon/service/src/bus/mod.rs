@@ -5,6 +5,7 @@ mod answer;
 mod caller;
 mod control;
 mod failure;
+mod jobs;
 mod manager;
 #[cfg(test)]
 mod private;
@@ -18,6 +19,7 @@ mod watch;
 use crate::config::Bus;
 use crate::state::Daemon;
 use control::TableControl;
+use jobs::JobControl;
 use manager::Manager;
 use requests::Requests;
 use skip_client::protocol::names::{BUS_NAME, OBJECT_PATH};
@@ -81,6 +83,7 @@ pub async fn join(daemon: &Arc<Daemon>) -> Result<Option<Joined>, JoinError> {
     let connection = builder
         .serve_at(OBJECT_PATH, Manager::new(daemon.clone(), requests.clone()))
         .serve_at(OBJECT_PATH, TableControl::new(daemon.clone()))
+        .serve_at(OBJECT_PATH, JobControl::new(daemon.clone()))
         .build()
         .await
         .map_err(no_bus)?;

@@ -93,6 +93,17 @@ pub enum BackendChoice {
     Cuda,
 }
 
+/// Whether CUDA kernels are tried before they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QualifyChoice {
+    /// Those of which no record tells.
+    Auto,
+    /// All, at every start.
+    Always,
+    /// None: they are used as they are.
+    Off,
+}
+
 /// Arithmetic of the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrecisionChoice {
@@ -113,6 +124,10 @@ pub struct Config {
     pub model_name: String,
     /// What the model runs on.
     pub backend: BackendChoice,
+    /// Whether CUDA kernels are tried first.
+    pub qualify: QualifyChoice,
+    /// For tests: the step at which the device pretends to fail.
+    pub inject_fault_at_step: Option<u64>,
     /// The bus to join.
     pub bus: Bus,
     /// The bus was asked for, so that the daemon does not start without it.
@@ -135,7 +150,7 @@ pub struct Config {
     pub max_running: Option<usize>,
     /// New tokens of a request that names no number, if the context has as many left.
     pub default_max_tokens: u32,
-    /// Mutable state: persisted tables.
+    /// Mutable state: persisted tables, what was found of kernels, faults.
     pub state_dir: PathBuf,
     /// The administrator's tables.
     pub tables_file: PathBuf,
@@ -160,7 +175,8 @@ impl Config {
             Some(path) => file::read(path, true)?,
             None => file::read(Path::new(SYSTEM_CONFIG), false)?,
         };
-        Self::check(cli.settings.over(files))
+        let config = Self::check(cli.settings.over(files))?;
+        Ok(Self { inject_fault_at_step: cli.inject_fault_at_step, ..config })
     }
 
     /// Fills defaults and checks every value.
@@ -171,6 +187,12 @@ impl Config {
             "cpu" => BackendChoice::Cpu,
             "cuda" => BackendChoice::Cuda,
             other => return Err(unknown("--backend", other, "auto, cpu or cuda")),
+        };
+        let qualify = match settings.qualify.as_deref().unwrap_or("auto") {
+            "auto" => QualifyChoice::Auto,
+            "always" => QualifyChoice::Always,
+            "off" => QualifyChoice::Off,
+            other => return Err(unknown("--qualify", other, "auto, always or off")),
         };
         let kv = match settings.kv.as_deref().unwrap_or("fp16") {
             "fp16" => KvChoice::Fp16,
@@ -210,6 +232,8 @@ impl Config {
         Ok(Self {
             model_name,
             backend,
+            qualify,
+            inject_fault_at_step: None,
             bus,
             bus_required,
             on_drift,

@@ -11,6 +11,9 @@ pub struct Cli {
     /// Read this file (and skipd.d/*.toml beside it) instead of /etc/skipd/skipd.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// For tests: report a device fault at this step, as a broken device would
+    #[arg(long, value_name = "STEP", hide = true)]
+    pub inject_fault_at_step: Option<u64>,
     /// The options that a file may set too.
     #[command(flatten)]
     pub settings: Settings,
@@ -29,6 +32,9 @@ pub struct Settings {
     /// auto, cpu or cuda
     #[arg(long)]
     pub backend: Option<String>,
+    /// Trying the CUDA kernels before they are used: auto (once a device, driver and set of kernel files), always or off [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub qualify: Option<String>,
     /// system, session, none, or a bus address, which must then be there [default: system, if there is one]
     #[arg(long)]
     pub bus: Option<String>,
@@ -94,7 +100,7 @@ impl Settings {
         macro_rules! overlay {
             ($($field:ident)*) => { Settings { $($field: self.$field.or(below.$field)),* } };
         }
-        overlay!(model model_name backend bus socket kv kv_shadow threads precision chunk kv_tokens queue max_running
+        overlay!(model model_name backend qualify bus socket kv kv_shadow threads precision chunk kv_tokens queue max_running
                  default_max_tokens state_dir tables on_drift drain_seconds max_body_mib max_connections group log)
     }
 }

@@ -141,7 +141,10 @@ impl Trial {
     }
 
     /// Tries one kernel.
-    pub fn run(&mut self, case: &Case) -> Verdict {
+    ///
+    /// # Errors
+    /// The device has no memory for the case, which says nothing of the kernel.
+    pub fn run(&mut self, case: &Case) -> Result<Verdict, KernelError> {
         let (on, needs) = (&mut self.attend, &self.needs);
         let tried = match case.kind {
             Kind::Attention(form) => attention::run(on, needs, form),
@@ -151,12 +154,13 @@ impl Trial {
             Kind::Product(form) => products::run(on, needs, form),
             Kind::Draw { greedy } => draws::run(on, greedy),
         };
-        match tried {
+        Ok(match tried {
             Ok(time) => Verdict::Right(time),
             Err(Failure::Differs(what)) => Verdict::Wrong(what),
+            Err(Failure::Kernel(error @ KernelError::OutOfMemory { .. })) => return Err(error),
             Err(Failure::Kernel(KernelError::Device(fault))) => Verdict::Faulted(fault),
             Err(Failure::Kernel(error)) => Verdict::Wrong(error.to_string()),
-        }
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! skipd's own routes under `/skipd/v1`; they mirror the bus.
 
 pub mod drain;
+pub mod jobs;
 pub mod status;
 pub mod tables;
 pub mod tokenize;

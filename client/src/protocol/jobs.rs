@@ -1,0 +1,139 @@
+//! Jobs: long work that the daemon does beside serving, started and watched by administrators.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Body of `POST /skipd/v1/jobs`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartJob {
+    /// `qualify`.
+    pub kind: String,
+    /// Options of the kind.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub options: Map<String, Value>,
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum JobState {
+    /// At work.
+    #[default]
+    Running,
+    /// Finished; there is a result.
+    Done,
+    /// Given up; there is an error.
+    Failed,
+    /// Ended because it was told to.
+    Cancelled,
+}
+
+impl JobState {
+    /// The word on every interface.
+    pub fn name(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Done => "done",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// `GET /skipd/v1/jobs/{id}`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Names the job until the daemon ends.
+    pub id: String,
+    /// What it does.
+    pub kind: String,
+    /// How far it is.
+    pub state: JobState,
+    /// What it is at, for a person.
+    #[serde(default)]
+    pub stage: String,
+    /// 0 to 1.
+    #[serde(default)]
+    pub progress: f64,
+    /// What it found: for `qualify` a [`Qualification`].
+    #[serde(default)]
+    pub result: Option<Value>,
+    /// Why it failed.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// `GET /skipd/v1/jobs`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobList {
+    /// The oldest first.
+    pub jobs: Vec<JobStatus>,
+}
+
+/// What was found of one kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// As the reference has it.
+    Right,
+    /// Other than the reference, or it cannot be launched.
+    Wrong,
+    /// It ended in an error of the device or of the process.
+    Faulted,
+    /// It did not end.
+    Hung,
+}
+
+impl Verdict {
+    /// The word on every interface.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Right => "right",
+            Verdict::Wrong => "wrong",
+            Verdict::Faulted => "faulted",
+            Verdict::Hung => "hung",
+        }
+    }
+}
+
+/// One kernel on its built-in case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelVerdict {
+    /// Its name.
+    pub kernel: String,
+    /// Whether it may be used: only if right.
+    pub verdict: Verdict,
+    /// Shortest time on its case, where it is right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micros: Option<f32>,
+    /// What differs, or the error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What was found of the kernels of one device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Qualification {
+    /// Its name.
+    pub device: String,
+    /// Its own number.
+    pub uuid: String,
+    /// Compute capability.
+    pub capability: String,
+    /// The driver's CUDA version.
+    pub driver: String,
+    /// SHA-256 over the kernel files for it.
+    pub kernel_files: String,
+    /// The kernels that were tried.
+    pub kernels: Vec<KernelVerdict>,
+}
+
+impl Qualification {
+    /// Kernels that must not be used.
+    pub fn refused(&self) -> impl Iterator<Item = &KernelVerdict> {
+        self.kernels.iter().filter(|kernel| kernel.verdict != Verdict::Right)
+    }
+}

@@ -1,0 +1,170 @@
+//! `org.skipd.Skipd1.Jobs` starts jobs; each is an object with the interface `org.skipd.Skipd1.Job`.
+
+use super::answer::{Answer, answer};
+use super::caller;
+use super::failure::{Failure, wants_details};
+use crate::jobs::{self, Job};
+use crate::peer::Right;
+use crate::state::Daemon;
+use serde_json::Value;
+use skip_client::protocol::names::{ERROR_DETAILS, JOB_INTERFACE, JOB_PATH_PREFIX};
+use skip_client::protocol::{JobState, JobStatus};
+use skip_client::variant;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use zbus::message::Header;
+use zbus::names::InterfaceName;
+use zbus::object_server::SignalEmitter;
+use zbus::wire::{OwnedObjectPath, OwnedVariant, Variant};
+use zbus::{Connection, interface};
+
+/// The interface's object.
+pub struct JobControl {
+    daemon: Arc<Daemon>,
+    /// Ids of the jobs that have an object.
+    shown: Mutex<Vec<String>>,
+}
+
+impl JobControl {
+    /// Starts jobs of a daemon.
+    pub fn new(daemon: Arc<Daemon>) -> Self {
+        Self { daemon, shown: Mutex::default() }
+    }
+
+    async fn begin(
+        &self,
+        kind: &str,
+        options: &HashMap<String, OwnedVariant>,
+        header: &Header<'_>,
+        connection: &Connection,
+    ) -> Result<OwnedObjectPath, Failure> {
+        let peer = caller::peer(connection, &caller::sender(header)?).await?;
+        self.daemon.authority.check(&peer, Right::Control)?;
+        let mut options = variant::from_dict(options)?;
+        options.shift_remove(ERROR_DETAILS);
+        let job = jobs::start(&self.daemon, kind, &options)?;
+        let id = job.status().id;
+        let path = path(&id)?;
+        connection
+            .object_server()
+            .at(&path, JobObject { daemon: self.daemon.clone(), job: job.clone() })
+            .await
+            .map_err(Failure::internal)?;
+        for gone in self.forget(id) {
+            connection.object_server().remove::<JobObject, _>(self::path(&gone)?).await.map_err(Failure::internal)?;
+        }
+        tokio::spawn(publish(job, connection.clone(), path.clone()));
+        Ok(path)
+    }
+
+    /// Adds an id; gives those whose jobs the daemon has forgotten.
+    fn forget(&self, id: String) -> Vec<String> {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.push(id);
+        let (known, gone) = shown.drain(..).partition(|id| self.daemon.jobs.find(id).is_ok());
+        *shown = known;
+        gone
+    }
+}
+
+fn path(id: &str) -> Result<OwnedObjectPath, Failure> {
+    OwnedObjectPath::try_from(format!("{JOB_PATH_PREFIX}/{id}")).map_err(Failure::internal)
+}
+
+#[interface(name = "org.skipd.Skipd1.Jobs", introspection_docs = false)]
+impl JobControl {
+    /// Starts a job: `qualify`.
+    #[zbus(out_args("job"))]
+    async fn start(
+        &self,
+        kind: String,
+        options: HashMap<String, OwnedVariant>,
+        #[zbus(header)] header: Header<'_>,
+        #[zbus(connection)] connection: &Connection,
+    ) -> Result<OwnedObjectPath, Failure> {
+        let done = self.begin(&kind, &options, &header, connection).await;
+        done.map_err(|failure| failure.detailed(wants_details(&options)))
+    }
+}
+
+/// One job's object.
+pub struct JobObject {
+    daemon: Arc<Daemon>,
+    job: Arc<Job>,
+}
+
+#[interface(name = "org.skipd.Skipd1.Job", introspection_docs = false)]
+impl JobObject {
+    /// Ends it at the next chance.
+    async fn cancel(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<(), Failure> {
+        let peer = caller::peer(connection, &caller::sender(&header)?).await?;
+        self.daemon.authority.check(&peer, Right::Control)?;
+        self.job.cancel();
+        Ok(())
+    }
+
+    /// How far it is, as the socket shows it.
+    #[zbus(out_args("status"))]
+    fn show(&self) -> Result<Answer, Failure> {
+        answer(&self.job.status())
+    }
+
+    /// What it is at.
+    #[zbus(property)]
+    fn stage(&self) -> String {
+        self.job.status().stage
+    }
+
+    /// 0 to 1.
+    #[zbus(property)]
+    fn progress(&self) -> f64 {
+        self.job.status().progress
+    }
+
+    /// running, done, failed or cancelled.
+    #[zbus(property)]
+    fn state(&self) -> String {
+        self.job.status().state.name().to_owned()
+    }
+
+    /// What it found; empty until it is done. A job that failed has `error` in it.
+    #[zbus(property)]
+    fn result(&self) -> Answer {
+        result(&self.job.status())
+    }
+}
+
+fn result(status: &JobStatus) -> Answer {
+    match (&status.result, &status.error) {
+        (Some(Value::Object(found)), _) => variant::to_dict(found),
+        (_, Some(error)) => HashMap::from([("error".to_owned(), Variant::new(error.clone()))]),
+        _ => HashMap::new(),
+    }
+}
+
+/// PropertiesChanged until the job has ended.
+async fn publish(job: Arc<Job>, connection: Connection, path: OwnedObjectPath) {
+    let mut changes = job.watch();
+    loop {
+        let status = changes.borrow_and_update().clone();
+        let changed = HashMap::from([
+            ("Stage", Variant::new(status.stage.clone())),
+            ("Progress", Variant::new(status.progress)),
+            ("State", Variant::new(status.state.name().to_owned())),
+            ("Result", Variant::new(result(&status))),
+        ]);
+        if let Err(error) = emit(&connection, &path, changed).await {
+            tracing::debug!(%error, "a job's progress was not published");
+        }
+        if status.state != JobState::Running || changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn emit(connection: &Connection, path: &OwnedObjectPath, changed: HashMap<&str, Variant<'_>>) -> zbus::Result<()> {
+    let emitter = SignalEmitter::new(connection, path)?;
+    let interface = InterfaceName::try_from(JOB_INTERFACE)?;
+    zbus::fdo::Properties::properties_changed(&emitter, interface, changed, Cow::Borrowed(&[])).await
+}

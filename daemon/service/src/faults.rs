@@ -1,0 +1,173 @@
+//! Faults of the device while serving, remembered over restarts: after a few in short order the daemon serves with what it can rely on.
+
+use serde::{Deserialize, Serialize};
+use skip_tables::replace_file;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The file's form; another one is not read.
+const VERSION: u32 = 1;
+/// So many faults …
+const REPEATED: usize = 3;
+/// … within so long are too many.
+const WINDOW: Duration = Duration::from_secs(600);
+/// A run of this length without a fault makes up for those before.
+pub const CLEAN_RUN: Duration = Duration::from_secs(600);
+/// Faults that are remembered.
+const KEPT: usize = 16;
+/// Largest file that is read.
+const MAX_BYTES: u64 = 64 << 10;
+/// Longest reason that is kept, in characters.
+const MAX_REASON: usize = 400;
+
+/// One fault.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Fault {
+    unix_ms: u64,
+    reason: String,
+}
+
+/// The faults of late.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct Faults {
+    version: u32,
+    /// The latest last.
+    faults: Vec<Fault>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { version: VERSION, faults: Vec::new() }
+    }
+}
+
+fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("faults.json")
+}
+
+impl Faults {
+    /// Those of a state folder; a file that cannot be read or understood counts as none.
+    pub fn read(state_dir: &Path) -> Self {
+        let path = path(state_dir);
+        let mut bytes = Vec::new();
+        match File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Self::default(),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "faults of earlier runs cannot be read");
+                return Self::default();
+            }
+        }
+        match serde_json::from_slice::<Self>(&bytes) {
+            Ok(faults) if faults.version == VERSION => faults,
+            _ => {
+                tracing::warn!(path = %path.display(), "faults of earlier runs are not readable and are forgotten");
+                Self::default()
+            }
+        }
+    }
+
+    /// Adds one to a state folder's; a folder that takes none leaves the next start without warning.
+    pub fn record(state_dir: &Path, now: SystemTime, reason: &str) {
+        let mut faults = Self::read(state_dir);
+        faults.add(now, reason);
+        let written = std::fs::create_dir_all(state_dir)
+            .and_then(|()| Ok(serde_json::to_vec_pretty(&faults)?))
+            .and_then(|text| replace_file(&path(state_dir), &text, false));
+        match written {
+            Ok(()) => tracing::error!(faults = faults.faults.len(), reason, "a device fault was recorded"),
+            Err(error) => tracing::error!(%error, reason, "a device fault could not be recorded"),
+        }
+    }
+
+    fn add(&mut self, now: SystemTime, reason: &str) {
+        let unix_ms = now.duration_since(UNIX_EPOCH).map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+        self.faults.push(Fault { unix_ms, reason: reason.chars().take(MAX_REASON).collect() });
+        self.faults.drain(..self.faults.len().saturating_sub(KEPT));
+    }
+
+    /// Forgets those of a state folder, after a clean run.
+    pub fn forget(state_dir: &Path) {
+        match std::fs::remove_file(path(state_dir)) {
+            Ok(()) => tracing::info!("faults of earlier runs are forgotten after a clean run"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(%error, "faults of earlier runs could not be forgotten"),
+        }
+    }
+
+    /// Why the device is not to be relied on, if its last faults came too fast after one another. How long ago does not matter: only a
+    /// clean run does.
+    pub fn repeated(&self) -> Option<String> {
+        let last = self.faults.last()?;
+        let first = self.faults.iter().rev().nth(REPEATED - 1)?;
+        // A clock that was set back makes no fault older.
+        let apart = Duration::from_millis(last.unix_ms.saturating_sub(first.unix_ms));
+        (apart <= WINDOW).then(|| {
+            let minutes = WINDOW.as_secs() / 60;
+            format!("{REPEATED} device faults within {minutes} minutes, the last: {}", last.reason)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
+    }
+
+    fn faults(seconds: &[u64]) -> Faults {
+        let mut faults = Faults::default();
+        seconds.iter().for_each(|s| faults.add(at(*s), "trap"));
+        faults
+    }
+
+    #[test]
+    fn three_faults_in_short_order_are_too_many() {
+        assert_eq!(faults(&[]).repeated(), None);
+        assert_eq!(faults(&[0, 1]).repeated(), None);
+        assert_eq!(faults(&[0, 300, 601]).repeated(), None);
+        assert_eq!(faults(&[0, 300, 600]).repeated().unwrap(), "3 device faults within 10 minutes, the last: trap");
+        assert!(faults(&[0, 5000, 5001, 5002]).repeated().is_some());
+        assert!(faults(&[900, 500, 100]).repeated().is_some(), "a clock that runs backwards forgives nothing");
+    }
+
+    #[test]
+    fn faults_outlive_the_process_until_a_clean_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        for second in 0..40 {
+            Faults::record(&state, at(second), &"x".repeat(10_000));
+        }
+        let read = Faults::read(&state);
+        assert_eq!(read.faults.len(), KEPT);
+        assert!(read.repeated().unwrap().len() < 2 * MAX_REASON);
+        Faults::forget(&state);
+        assert_eq!(Faults::read(&state), Faults::default());
+        Faults::forget(&state);
+    }
+
+    #[test]
+    fn a_broken_file_counts_as_no_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in ["", "{", "[]", r#"{"version":2,"faults":[]}"#, r#"{"version":1,"faults":[{"unix_ms":-1,"reason":""}]}"#] {
+            std::fs::write(path(folder.path()), text).unwrap();
+            assert_eq!(Faults::read(folder.path()), Faults::default(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), times in proptest::collection::vec(any::<u64>(), 0..6)) {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(path(folder.path()), &bytes).unwrap();
+            let _ = Faults::read(folder.path()).repeated();
+            let faults = times.into_iter().map(|unix_ms| Fault { unix_ms, reason: String::new() }).collect();
+            let _ = Faults { version: VERSION, faults }.repeated();
+        }
+    }
+}

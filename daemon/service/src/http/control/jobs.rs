@@ -1,0 +1,35 @@
+//! `/skipd/v1/jobs…`: everybody may look, administrators may start and cancel.
+
+use crate::http::reply::{self, Reply};
+use crate::http::{Shared, body, check_control};
+use crate::jobs;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use skip_client::protocol::StartJob;
+use skip_client::{Error, ErrorKind};
+
+/// `GET /skipd/v1/jobs`.
+pub async fn list(State(daemon): Shared) -> Reply {
+    Ok(reply::json(StatusCode::OK, &daemon.jobs.list()))
+}
+
+/// `GET /skipd/v1/jobs/{id}`.
+pub async fn show(State(daemon): Shared, Path(id): Path<String>) -> Reply {
+    Ok(reply::json(StatusCode::OK, &daemon.jobs.find(&id)?.status()))
+}
+
+/// `POST /skipd/v1/jobs`.
+pub async fn start(State(daemon): Shared, request: Request) -> Reply {
+    check_control(&daemon, &request)?;
+    let body = body::read(request.into_body(), daemon.config.max_body).await?;
+    let wanted: StartJob = serde_json::from_slice(&body).map_err(|e| Error::new(ErrorKind::InvalidRequest, e.to_string()))?;
+    Ok(reply::json(StatusCode::OK, &jobs::start(&daemon, &wanted.kind, &wanted.options)?.status()))
+}
+
+/// `POST /skipd/v1/jobs/{id}/cancel`.
+pub async fn cancel(State(daemon): Shared, Path(id): Path<String>, request: Request) -> Reply {
+    check_control(&daemon, &request)?;
+    let job = daemon.jobs.find(&id)?;
+    job.cancel();
+    Ok(reply::json(StatusCode::OK, &job.status()))
+}
