@@ -7,6 +7,7 @@
 
 mod backend;
 mod bus;
+mod faults;
 mod foreign;
 mod library;
 mod lifecycle;

@@ -61,6 +61,8 @@ pub enum Command {
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
+    /// Try the CUDA kernels of the loaded checkpoint again; the next start goes by what is found
+    Qualify,
     /// Let running requests finish and take no new ones; ends when the daemon is idle
     Drain,
     /// Print a completion script

@@ -1,7 +1,7 @@
 //! How things read: usage, shares, durations, tables.
 
 use crate::output::columns;
-use skip_client::protocol::{PhaseTable, Status, TableShow, Tier, TierList, Usage};
+use skip_client::protocol::{PhaseTable, Qualification, Status, TableShow, Tier, TierList, Usage};
 use std::time::Duration;
 
 /// The line under an answer: `TTFT 812 ms · prefill 6012 tokens, 740 tokens/s, skipped 51 % (50%) · decode 64 tokens, 62.1 tokens/s, dense`.
@@ -111,6 +111,17 @@ pub fn status(status: &Status) -> String {
     columns(&rows)
 }
 
+/// What `qualify` prints.
+pub fn qualification(found: &Qualification) -> String {
+    let mut rows = vec![["KERNEL", "VERDICT", "TIME", ""].map(str::to_owned).to_vec()];
+    rows.extend(found.kernels.iter().map(|k| {
+        let time = k.micros.map_or(String::new(), |micros| format!("{micros:.1} µs"));
+        vec![k.kernel.clone(), k.verdict.name().to_owned(), time, k.reason.clone().unwrap_or_default()]
+    }));
+    let Qualification { device, capability, driver, .. } = found;
+    format!("{device}, compute capability {capability}, CUDA {driver}\n{}", columns(&rows))
+}
+
 /// What `table show` prints.
 pub fn tables(show: &TableShow) -> String {
     format!("{}\n{}", table(&show.prefill), table(&show.decode))
@@ -191,7 +202,7 @@ fn tier_row(phase: &str, tier: &Tier) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skip_client::protocol::{DecidedBy, DecodeUsage, Pending, Phase, PrefillUsage, SkipdUsage, Timings};
+    use skip_client::protocol::{DecidedBy, DecodeUsage, KernelVerdict, Pending, Phase, PrefillUsage, SkipdUsage, Timings, Verdict};
 
     #[test]
     fn usage_reads_as_a_line() {
@@ -217,6 +228,32 @@ mod tests {
     #[test]
     fn spans_are_read_at_a_glance() {
         assert_eq!([45, 180, 7500, 353_000].map(|s| span(Duration::from_secs(s))), ["45 s", "3 min", "2 h 5 min", "4 d 2 h"]);
+    }
+
+    #[test]
+    fn what_was_found_of_kernels_reads_as_a_table() {
+        let kernel = |kernel: &str, verdict, micros, reason: Option<&str>| KernelVerdict {
+            kernel: kernel.into(),
+            verdict,
+            micros,
+            reason: reason.map(str::to_owned),
+        };
+        let found = Qualification {
+            device: "NVIDIA H200".into(),
+            capability: "9.0".into(),
+            driver: "13.0".into(),
+            kernels: vec![
+                kernel("embed_bf16", Verdict::Right, Some(3.21), None),
+                kernel("gemv_bf16_bf16_b1", Verdict::Hung, None, Some("no end within 10s")),
+            ],
+            ..Qualification::default()
+        };
+        insta::assert_snapshot!(qualification(&found), @r"
+        NVIDIA H200, compute capability 9.0, CUDA 13.0
+        KERNEL             VERDICT  TIME
+        embed_bf16         right    3.2 µs
+        gemv_bf16_bf16_b1  hung             no end within 10s
+        ");
     }
 
     #[test]

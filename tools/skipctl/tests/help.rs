@@ -39,6 +39,7 @@ help_is_as_recorded! {
     table_reload: "table" "reload";
     tiers: "tiers";
     import: "import";
+    qualify: "qualify";
     drain: "drain";
     completions: "completions";
 }

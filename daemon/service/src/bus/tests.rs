@@ -9,7 +9,9 @@ use crate::state::Daemon;
 use crate::testing;
 use futures_util::StreamExt;
 use skip_client::ErrorKind;
-use skip_client::protocol::names::{BUS_NAME, MANAGER_INTERFACE, OBJECT_PATH, REQUEST_INTERFACE, TABLES_INTERFACE};
+use skip_client::protocol::names::{
+    BUS_NAME, JOB_INTERFACE, JOBS_INTERFACE, MANAGER_INTERFACE, OBJECT_PATH, REQUEST_INTERFACE, TABLES_INTERFACE,
+};
 use skip_client::protocol::{FinishReason, StreamEvent};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -369,6 +371,37 @@ async fn outsiders_see_the_state_members_generate_and_neither_sets_tables() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_an_object_that_tells_how_it_ends() {
+    let mut world = World::new(Duration::ZERO).await;
+    // Where there is a driver, it has no kernel files to try.
+    let client = world.client().await;
+    let rule = MatchRule::builder().msg_type(zbus::message::Type::Signal).interface("org.freedesktop.DBus.Properties");
+    let mut signals = MessageStream::for_match_rule(rule.build().unwrap(), &client, None).await.unwrap();
+    let none = || -> Options { HashMap::new() };
+    let job: OwnedObjectPath = call(&client, JOBS_INTERFACE, "Start", &("qualify", none())).await.unwrap().body().deserialize().unwrap();
+    assert_eq!(job.as_str(), "/org/skipd/Skipd1/job/1");
+    let ended = async {
+        loop {
+            let signal = signals.next().await.unwrap().unwrap();
+            let from_job = signal.header().path().is_some_and(|path| path.as_str() == job.as_str());
+            let (_, changed, _): (String, HashMap<String, OwnedVariant>, Vec<String>) = signal.body().deserialize().unwrap();
+            if from_job && changed.get("State").is_some_and(|state| matches!(&**state, Variant::Str(s) if s.as_str() == "failed")) {
+                return changed;
+            }
+        }
+    };
+    let changed = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the job ends");
+    assert!(changed.contains_key("Result"));
+    let shown = world.busctl(&["call", BUS_NAME, job.as_str(), JOB_INTERFACE, "Show"]).await.unwrap();
+    assert!(shown.contains("\"kind\" s \"qualify\"") && shown.contains("\"failed\""), "{shown}");
+    for (kind_of_job, refused) in [("calibrate", ErrorKind::Unsupported), ("dance", ErrorKind::InvalidRequest)] {
+        let error = call(&client, JOBS_INTERFACE, "Start", &(kind_of_job, none())).await.unwrap_err();
+        assert_eq!(kind(&error), refused);
+    }
+    world.bus.kill();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_introspection_is_the_one_in_the_tree() {
     let world = World::new(Duration::from_millis(10)).await;
     let client = world.client().await;
@@ -376,7 +409,9 @@ async fn the_introspection_is_the_one_in_the_tree() {
     let mut live = String::from(
         "<!-- Written by the test that compares it with the live objects: SKIPD_WRITE_XML=1 cargo test -p skipd. -->\n<node>\n",
     );
-    for path in [OBJECT_PATH, request.as_str()] {
+    let none: Options = HashMap::new();
+    let job: OwnedObjectPath = call(&client, JOBS_INTERFACE, "Start", &("qualify", none)).await.unwrap().body().deserialize().unwrap();
+    for path in [OBJECT_PATH, request.as_str(), job.as_str()] {
         let reply = client.call_method(Some(BUS_NAME), path, Some("org.freedesktop.DBus.Introspectable"), "Introspect", &()).await.unwrap();
         live.push_str(&interfaces(&reply.body().deserialize::<String>().unwrap()));
     }

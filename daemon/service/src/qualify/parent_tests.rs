@@ -78,7 +78,7 @@ fn a_child_that_dies_or_hangs_costs_the_kernel_it_was_at_and_no_other() {
 
 #[test]
 fn a_fault_that_the_child_reports_is_taken_over_and_the_rest_goes_to_another() {
-    let fault = r#"say "{\"report\":\"tried\",\"kernel\":\"$k\",\"verdict\":\"faulted\",\"reason\":\"trap\"}"; sleep 60"#;
+    let fault = r#"say "{\"report\":\"tried\",\"kernel\":\"$k\",\"verdict\":\"faulted\",\"reason\":\"trap\"}"; exec sleep 60"#;
     let verdicts = try_all(&child(&format!("begun; case $k in traps) {fault};; *) right;; esac")), &["traps", "b"]).unwrap();
     assert_eq!(words(&verdicts), [("traps", "faulted"), ("b", "right")]);
     assert_eq!(verdicts[0].reason.as_deref(), Some("trap"));

@@ -5,6 +5,7 @@ mod generate;
 mod import;
 mod meta;
 mod options;
+mod qualify;
 mod status;
 mod stream;
 mod tables;
@@ -64,6 +65,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Table(Table::Reload) => tables::reload(context).await,
         Command::Tiers => tables::tiers(context).await,
         Command::Import { gguf, dir } => import::run(context, gguf, dir).await,
+        Command::Qualify => qualify::run(context).await,
         Command::Drain => status::drain(context).await,
         Command::Completions { shell } => meta::completions(shell),
         Command::Man { dir } => meta::man(&dir),
