@@ -1,9 +1,9 @@
 // Kernels that must never be used: they stand in for real ones of the same names where a GPU is at hand to show that (tools/check-qualify).
 // tools/build-kernels does not compile this folder.
 //
-//   -DFAULT=1   dense prefill writes values that are none
-//   -DFAULT=2   dense decode traps
-//   -DFAULT=3   skipping decode never ends
+//   -D FAULT=1   dense prefill writes values that are none
+//   -D FAULT=2   dense decode traps
+//   -D FAULT=3   skipping decode never ends
 #include "../common/params.h"
 
 #include <cuda_bf16.h>
