@@ -2,9 +2,14 @@
 //!
 //! A step is `begin_step` (lengths, block tables, thresholds, tokens: everything that changes from step to step), then the
 //! operators in order (they name only tensors that live as long as the model, so a device may capture them once as a graph and replay
-//! it), then `sample`, which waits. Batch data never travels through operator arguments.
+//! it), then `sample`; `finish` waits for what it gave. Batch data never travels through operator arguments.
+//!
+//! A device runs its steps one after the other in the order they were begun, and uploads of tables in between. So the next may be begun before
+//! this one is finished ([`Backend::depth`]): its tokens may be ones that this one is still to draw ([`drawn_by`]), and pages or table slots that
+//! this one still uses may be given to others there.
 
 use crate::attention::{AttnGeometry, SkipCounters};
+use crate::ledger::{Ledger, ModelShape};
 use crate::pages::PageLayout;
 use crate::sampling::{Sampled, SamplingParams};
 use skip_tables::{Phase, ScaleTable};
@@ -62,10 +67,26 @@ impl MatrixSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableSlot(pub u16);
 
+/// Token ids from here on stand for tokens that nobody has seen yet.
+const UNSEEN: u32 = 0xffff_0000;
+
+/// Stands, among a step's tokens, for the token that sequence `place` of the step begun before it draws. `place` is below 65,535.
+pub fn drawn_by(place: usize) -> u32 {
+    debug_assert!(place < 0xffff);
+    // All ones mean that no token could be drawn.
+    u32::MAX - 1 - place as u32
+}
+
+/// The place behind a token that [`drawn_by`] gave; None for a token's own id.
+pub fn unseen(token: u32) -> Option<usize> {
+    (UNSEEN..u32::MAX).contains(&token).then(|| (u32::MAX - 1 - token) as usize)
+}
+
 /// One sequence in a step.
 #[derive(Clone, Debug)]
 pub struct SeqStep<'a> {
-    /// New tokens: a chunk of the prompt, or the one token decoded last. Never empty.
+    /// New tokens: a chunk of the prompt, or the one token decoded last, which may be one of [`drawn_by`] where [`Backend::depth`] allows it.
+    /// Never empty.
     pub tokens: &'a [u32],
     /// Absolute position of `tokens[0]`: keys already cached.
     pub start: usize,
@@ -126,6 +147,9 @@ pub enum KernelError {
         /// Its size.
         bytes: u64,
     },
+    /// A model that the memory there is cannot hold; nothing of it was allocated.
+    #[error("{0}")]
+    TooLarge(Box<Ledger>),
     /// The device is gone; the process must end.
     #[error("device fault: {0}")]
     Device(String),
@@ -163,6 +187,14 @@ pub trait Backend: Send + 'static {
     /// What this is.
     fn info(&self) -> BackendInfo;
 
+    /// Counts what a model is going to take and sets aside what does not depend on its weights. None where a backend does not count.
+    ///
+    /// # Errors
+    /// [`KernelError::TooLarge`] before anything was allocated.
+    fn admit(&mut self, _shape: &ModelShape) -> Result<Option<Ledger>, KernelError> {
+        Ok(None)
+    }
+
     /// Loads matrices stacked by rows as one (QKV, gate and up); all have the same `cols`.
     fn matrix(&mut self, parts: &[MatrixSource]) -> Result<Self::Matrix, KernelError>;
     /// Loads a matrix that only `embed` reads (an untied embedding), which a device may keep where it lies.
@@ -184,7 +216,13 @@ pub trait Backend: Send + 'static {
     /// Puts a table in a numbered slot, for sequences that start from now on.
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError>;
 
-    /// Uploads what differs from step to step. Rows of the step: the sequences' tokens, concatenated.
+    /// Steps that may be begun before the first of them is finished: 1, or 2 where a device runs one while the host prepares the next.
+    fn depth(&self) -> usize {
+        1
+    }
+
+    /// Uploads what differs from step to step. Rows of the step: the sequences' tokens, concatenated. A step that was begun and not sampled is
+    /// given up; it has had no effect but on cache slots at and behind each sequence's `start`.
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError>;
     /// Row r of `out` is row `token[r]` of the table, times `scale`.
     fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
@@ -216,10 +254,13 @@ pub trait Backend: Send + 'static {
     /// Narrows the step to the last row of each sequence that samples: `out` gets those rows of `x`, in order. `x` holds all rows of
     /// the step, so that several tensors can be narrowed one after the other.
     fn last_rows(&mut self, x: &Self::Tensor, out: &mut Self::Tensor) -> Result<(), KernelError>;
-    /// Head and draw for the rows of `last_rows`, normed since; waits. One entry for each sequence of the step, None where it does not sample.
-    fn sample(&mut self, x: &Self::Tensor, head: &Self::Matrix, report: &mut StepReport) -> Result<(), KernelError>;
+    /// Head and draw for the rows of `last_rows`, normed since. The step is complete with it, though perhaps still to run.
+    fn sample(&mut self, x: &Self::Tensor, head: &Self::Matrix) -> Result<(), KernelError>;
 
-    /// Copies logits of the step's sampled rows, in order, for tests and tools.
+    /// Waits for the oldest step that was sampled and not finished, and gives what it gave.
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError>;
+
+    /// Copies logits of the last sampled step's rows, in order, for tests and tools.
     fn logits(&self) -> Vec<Vec<f32>>;
 }
 
@@ -230,6 +271,22 @@ pub struct StepReport {
     pub sampled: Vec<Option<Sampled>>,
     /// Votes of the step, summed over layers, one a sequence.
     pub counters: Vec<SkipCounters>,
-    /// Seconds spent in attention, where the backend measures it.
+    /// Seconds spent in attention, where the backend measures it; CUDA does in steps with prefill.
     pub attention_seconds: f64,
+    /// Seconds of the caller's thread that were the device's: `finish` waiting for it, or computing where the caller's thread is the device.
+    pub device_seconds: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_nobody_has_seen_names_its_place_and_is_neither_an_id_nor_a_failed_draw() {
+        for place in [0, 1, 63, 0xfffe] {
+            assert_eq!(unseen(drawn_by(place)), Some(place));
+            assert_ne!(drawn_by(place), crate::sampling::NO_TOKEN);
+        }
+        assert_eq!([0, 151_935, UNSEEN - 1, u32::MAX].map(unseen), [None; 4]);
+    }
 }

@@ -41,13 +41,23 @@ pub struct Step {
     pub attention_seconds: f64,
     /// Rows the next operator works on: all, or after `last_rows` one a sampling sequence.
     pub rows: usize,
+    /// The highest page of the step.
+    pub last_page: Option<u32>,
+    /// Behind the step's highest position.
+    pub end: usize,
     pages: Vec<u32>,
 }
 
 impl Step {
     /// Replaces the step.
     pub fn begin(&mut self, seqs: &[SeqStep<'_>], tables: &[Option<ScaleTable>]) -> Result<(), KernelError> {
-        *self = Step { number: self.number + 1, ..Step::default() };
+        self.number += 1;
+        self.seqs.clear();
+        self.tokens.clear();
+        self.positions.clear();
+        self.counters.clear();
+        self.pages.clear();
+        (self.attention_seconds, self.last_page, self.end) = (0.0, None, 0);
         for (i, seq) in seqs.iter().enumerate() {
             let len = seq.tokens.len();
             let end = seq.start + len;
@@ -69,7 +79,10 @@ impl Step {
                 },
             };
             let pages = self.pages.len()..self.pages.len() + end.div_ceil(PAGE);
-            self.pages.extend_from_slice(&seq.block_table[..pages.len()]);
+            let block_table = &seq.block_table[..pages.len()];
+            self.pages.extend_from_slice(block_table);
+            self.last_page = self.last_page.max(block_table.iter().copied().max());
+            self.end = self.end.max(end);
             self.seqs.push(Seq {
                 row: self.tokens.len(),
                 len,
@@ -83,18 +96,13 @@ impl Step {
             self.positions.extend(seq.start..end);
         }
         self.rows = self.tokens.len();
-        self.counters = vec![SkipCounters::default(); seqs.len()];
+        self.counters.resize(seqs.len(), SkipCounters::default());
         Ok(())
     }
 
     /// Pages of a sequence, those of this step's tokens included.
     pub fn pages(&self, seq: &Seq) -> &[u32] {
         &self.pages[seq.pages.clone()]
-    }
-
-    /// The highest page of the step.
-    pub fn last_page(&self) -> Option<u32> {
-        self.pages.iter().copied().max()
     }
 
     /// Sequences of one phase as attention takes them, with their places in the step.

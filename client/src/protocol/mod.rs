@@ -29,8 +29,8 @@ pub use prompt::{ChatMessage, Content, Prompt, Stop};
 pub use request::{ChatRequest, CompletionRequest};
 pub use skip_tables::Phase;
 pub use status::{
-    Availability, AvailabilityState, BackendStatus, CacheStatus, ModelStatus, QueueStatus, Ready, Shares, State, Status, TableNames,
-    TokenizeRequest, TokenizeResponse,
+    Availability, AvailabilityState, BackendStatus, CacheStatus, LoadStatus, MemoryStatus, ModelStatus, QueueStatus, Ready, Shares, State,
+    Status, TableNames, TokenizeRequest, TokenizeResponse,
 };
 pub use tables::{DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier, TierList};
 pub use usage::{DecodeUsage, PrefillUsage, SkipdUsage, Timings, Usage};

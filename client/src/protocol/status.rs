@@ -111,6 +111,12 @@ pub struct Status {
     /// Pages.
     #[serde(default)]
     pub cache: CacheStatus,
+    /// Memory of the device; null where it is not counted, as on the CPU, and until the model is loaded.
+    #[serde(default)]
+    pub memory: Option<MemoryStatus>,
+    /// How fast the weights came; null until the model is loaded.
+    #[serde(default)]
+    pub load: Option<LoadStatus>,
 }
 
 /// The loaded model.
@@ -185,6 +191,26 @@ pub struct CacheStatus {
     pub pages: u32,
     /// Pages not reserved.
     pub free: u32,
+}
+
+/// Bytes that the model was counted to take before it was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// By purpose: weights, KV pages, activations, …, and a reserve.
+    pub counted: std::collections::BTreeMap<String, u64>,
+    /// Their sum.
+    pub total: u64,
+    /// Free before: of the device, or of the system where the GPU is integrated.
+    pub free_before: u64,
+}
+
+/// How fast the weights came from their files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoadStatus {
+    /// Bytes of weights in the files.
+    pub bytes: u64,
+    /// From the first to the last, seconds.
+    pub seconds: f64,
 }
 
 /// `POST /skipd/v1/tokenize`.

@@ -1,7 +1,8 @@
 //! Times the decoder on a checkpoint, one measurement a line of standard input, so that a driver can take turns with another program.
 //!
 //! `prefill N` runs a prompt of N tokens in chunks and draws one token; `decode N COUNT` then draws COUNT more after a prompt of N.
-//! `text FILE` takes prompts from a file's tokens, over and over, instead of numbers; `table PREFILL DECODE` sets S for the phases, 0 for dense.
+//! `text FILE` takes prompts from a file's tokens, over and over, instead of numbers; `table PREFILL DECODE` sets S for the phases, 0 for dense;
+//! `ahead on|off` says whether a decode step is started before the one before it is finished, as the engine does where the device allows it.
 //! Each answer is a line of JSON; end of input ends the program.
 
 use std::io::{BufRead, Write};
@@ -14,7 +15,7 @@ use skip_engine::decoder::{Decoder, DecoderLimits};
 use skip_engine::engine::StepModel;
 use skip_engine::tokenizer::Tokenizer;
 use skip_kernels::attention::SkipCounters;
-use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
+use skip_kernels::backend::{SeqStep, StepReport, TableSlot, drawn_by};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
 use skip_kernels::cuda::{Activations, CudaBackend, CudaOptions};
 use skip_kernels::pages::KvFormat;
@@ -42,19 +43,24 @@ struct Bench<B: Backend> {
     text: Vec<u32>,
     tables: [Option<TableSlot>; 2],
     votes: SkipCounters,
+    ahead: bool,
 }
 
 impl<B: Backend> Bench<B> {
-    fn step(&mut self, tokens: &[u32], start: usize, final_len: usize, phase: Phase, sample: bool) -> anyhow::Result<(u32, f64)> {
+    fn start(&mut self, tokens: &[u32], start: usize, final_len: usize, phase: Phase, sample: bool) -> anyhow::Result<()> {
         let greedy = SamplingParams::default();
         let block_table = &self.pages[..(start + tokens.len()).div_ceil(PAGE)];
         let table = self.tables[usize::from(phase == Phase::Decode)];
         let seq = SeqStep { tokens, start, final_len, phase, table, block_table, sample: sample.then_some(&greedy) };
+        Ok(self.model.start(&[seq], &mut || false)?)
+    }
+
+    /// Its token, and what it reports.
+    fn finish(&mut self) -> anyhow::Result<(u32, StepReport)> {
         let mut report = StepReport::default();
-        self.model.step(&[seq], &mut || false, &mut report)?;
+        self.model.finish(&mut report)?;
         self.votes += report.counters.first().copied().unwrap_or_default();
-        let token = report.sampled.first().cloned().flatten().map_or(0, |s| s.token);
-        Ok((token, report.attention_seconds))
+        Ok((report.sampled.first().cloned().flatten().map_or(0, |s| s.token), report))
     }
 
     /// Runs a prompt; seconds in all and in attention, and the first token.
@@ -67,8 +73,9 @@ impl<B: Backend> Bench<B> {
         let (mut attention, mut token) = (0.0, 0);
         for (i, chunk) in prompt.chunks(self.chunk).enumerate() {
             let start = i * self.chunk;
-            let (drawn, seconds) = self.step(chunk, start, len, Phase::Prefill, start + chunk.len() == len)?;
-            (token, attention) = (drawn, attention + seconds);
+            self.start(chunk, start, len, Phase::Prefill, start + chunk.len() == len)?;
+            let (drawn, report) = self.finish()?;
+            (token, attention) = (drawn, attention + report.attention_seconds);
         }
         Ok((began.elapsed().as_secs_f64(), attention, token))
     }
@@ -86,16 +93,29 @@ impl<B: Backend> Bench<B> {
         let (_, _, mut token) = self.prefill(len)?;
         self.votes = SkipCounters::default();
         let processor = processor_seconds()?;
-        let (mut times, mut attention) = (Vec::with_capacity(count), 0.0);
+        let (mut times, mut host, mut attention) = (Vec::with_capacity(count), Vec::with_capacity(count), 0.0);
+        let ahead = self.ahead && self.model.depth() > 1;
+        let mut since = Instant::now();
         for i in 0..count {
-            let began = Instant::now();
-            let (drawn, seconds) = self.step(&[token], len + i, len + i + 1, Phase::Decode, true)?;
-            times.push(began.elapsed().as_secs_f64());
-            (token, attention) = (drawn, attention + seconds);
+            let at = len + i;
+            if i == 0 || !ahead {
+                self.start(&[token], at, at + 1, Phase::Decode, true)?;
+            }
+            if ahead && i + 1 < count {
+                self.start(&[drawn_by(0)], at + 1, at + 2, Phase::Decode, true)?;
+            }
+            let (drawn, report) = self.finish()?;
+            let now = Instant::now();
+            let seconds = (now - since).as_secs_f64();
+            times.push(seconds);
+            host.push(seconds - report.device_seconds);
+            (since, token, attention) = (now, drawn, attention + report.attention_seconds);
         }
-        Ok(
-            serde_json::json!({"times": times, "attention": attention, "skipped": self.votes.share(), "processor": processor_seconds()? - processor}),
-        )
+        host.sort_by(f64::total_cmp);
+        Ok(serde_json::json!({
+            "times": times, "attention": attention, "skipped": self.votes.share(), "host": host.get(count / 2), "token": token,
+            "processor": processor_seconds()? - processor,
+        }))
     }
 }
 
@@ -136,6 +156,7 @@ fn serve<B: Backend>(backend: B, dir: &Path, chunk: usize, context: usize) -> an
         text: Vec::new(),
         tables: [None; 2],
         votes: SkipCounters::default(),
+        ahead: true,
     };
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -155,6 +176,10 @@ fn serve<B: Backend>(backend: B, dir: &Path, chunk: usize, context: usize) -> an
                     bench.tables[slot] = (s > 0.0).then_some(TableSlot(slot as u16));
                 }
                 serde_json::json!({"prefill": prefill, "decode": decode})
+            }
+            ["ahead", word] => {
+                bench.ahead = word == "on";
+                serde_json::json!({"ahead": bench.ahead})
             }
             _ => bail!("{line}: prefill N, decode N COUNT, text FILE, or table PREFILL DECODE"),
         };

@@ -1,6 +1,6 @@
 //! What the engine tells about itself: one snapshot, published after every step and read without waiting for one.
 
-use crate::engine::EngineState;
+use crate::engine::{EngineState, Loaded};
 use crate::handle::{FinishReason, NamedTable, TableSet};
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::{BackendInfo, Phase};
@@ -61,8 +61,15 @@ pub struct Status {
     pub decode_speed: f64,
     /// Seconds spent in steps.
     pub step_seconds: f64,
-    /// Of those, in attention, where the backend measures it.
+    /// Of those, in attention, where the backend measures it: CUDA does in steps with prompt tokens.
     pub attention_seconds: f64,
+    /// Steps of decode alone whose host time was measured.
+    pub decode_steps: u64,
+    /// Seconds that the loop's thread took for those beside waiting for the device; with a device that runs one step while the next is
+    /// prepared, they cost time only where they are longer than the step.
+    pub decode_host_seconds: f64,
+    /// Weights and memory; None until they are there.
+    pub loaded: Option<Loaded>,
 }
 
 impl Status {
@@ -89,6 +96,9 @@ impl Status {
             decode_speed: 0.0,
             step_seconds: 0.0,
             attention_seconds: 0.0,
+            decode_steps: 0,
+            decode_host_seconds: 0.0,
+            loaded: None,
         }
     }
 

@@ -27,7 +27,7 @@ pub enum Chosen {
     Cuda {
         /// How to open it.
         options: CudaOptions,
-        /// Bytes that its cache may count on once the weights are there; None where it shares the system's memory.
+        /// Bytes that its cache may count on once the weights are there; None where nobody says.
         available: Option<u64>,
     },
 }
@@ -88,7 +88,7 @@ pub fn choose(daemon: &Daemon, checkpoint: &Checkpoint, needs: Needs) -> Result<
     let options = CudaOptions::new(needs.activations);
     match usable(daemon, checkpoint, needs, &options) {
         Ok(probe) => {
-            let available = (!probe.integrated).then(|| probe.free.saturating_sub(checkpoint.weight_bytes()));
+            let available = probe.free.map(|free| free.saturating_sub(checkpoint.weight_bytes()));
             tracing::info!(device = probe.name, driver = probe.driver, "CUDA");
             let reason = format!("CUDA {}.{}", probe.driver / 1000, probe.driver % 1000 / 10);
             Ok(Choice { chosen: Chosen::Cuda { options, available }, reason, degraded: None })

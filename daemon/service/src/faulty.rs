@@ -2,7 +2,7 @@
 
 use skip_engine::checkpoint::Checkpoint;
 use skip_engine::decoder::{Decoder, DecoderLimits};
-use skip_engine::engine::{ModelInfo, StepModel};
+use skip_engine::engine::{Loaded, ModelInfo, StepModel};
 use skip_engine::{Engine, EngineHandle, EngineOptions};
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
 use skip_kernels::{Backend, BackendInfo, KernelError, ScaleTable};
@@ -38,11 +38,23 @@ impl<M: StepModel> StepModel for Faulty<M> {
         self.model.set_table(slot, table)
     }
 
-    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
+    fn loaded(&self) -> Option<Loaded> {
+        self.model.loaded()
+    }
+
+    fn depth(&self) -> usize {
+        self.model.depth()
+    }
+
+    fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
+        self.model.start(seqs, interrupted)
+    }
+
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
             return Err(KernelError::Device("pretended for a test".into()));
         }
-        self.model.step(seqs, interrupted, report)
+        self.model.finish(report)
     }
 }

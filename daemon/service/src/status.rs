@@ -4,7 +4,9 @@ use crate::config::KvChoice;
 use crate::lifecycle::Stage;
 use crate::state::{Daemon, Model};
 use skip_client::protocol::status::TableNames;
-use skip_client::protocol::{Availability, AvailabilityState, BackendStatus, CacheStatus, ModelStatus, Phase, QueueStatus, Shares, Status};
+use skip_client::protocol::{
+    Availability, AvailabilityState, BackendStatus, CacheStatus, LoadStatus, MemoryStatus, ModelStatus, Phase, QueueStatus, Shares, Status,
+};
 use skip_engine::stats;
 
 /// A snapshot; never waits for the engine.
@@ -74,4 +76,10 @@ fn fill(status: &mut Status, daemon: &Daemon, model: &Model, engine: &stats::Sta
     status.measured_sparsity = Shares { prefill: share(Phase::Prefill), decode: share(Phase::Decode) };
     status.queue = QueueStatus { running: engine.running, waiting: engine.queued, limit: status.queue.limit };
     status.cache = CacheStatus { pages: engine.pages_total, free: engine.pages_total.saturating_sub(engine.pages_used) };
+    status.load = engine.loaded.as_ref().map(|loaded| LoadStatus { bytes: loaded.bytes, seconds: loaded.seconds });
+    status.memory = engine.loaded.as_ref().and_then(|loaded| loaded.ledger.as_ref()).map(|ledger| MemoryStatus {
+        counted: ledger.entries.iter().map(|(what, bytes)| ((*what).to_owned(), *bytes)).collect(),
+        total: ledger.total(),
+        free_before: ledger.free,
+    });
 }

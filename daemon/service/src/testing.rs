@@ -48,6 +48,7 @@ impl TokenText for ByteText {
 /// Says a, b, c … by position in the answer's sequence; every step takes `step`.
 struct Alphabet {
     step: Duration,
+    gave: StepReport,
 }
 
 impl StepModel for Alphabet {
@@ -59,7 +60,7 @@ impl StepModel for Alphabet {
         Ok(())
     }
 
-    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
+    fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
         let end = Instant::now() + self.step;
         while Instant::now() < end {
             if interrupted() {
@@ -67,7 +68,7 @@ impl StepModel for Alphabet {
             }
             std::thread::sleep(Duration::from_micros(200).min(self.step));
         }
-        report.sampled = seqs
+        self.gave.sampled = seqs
             .iter()
             .map(|seq| {
                 seq.sample.map(|params| {
@@ -77,7 +78,12 @@ impl StepModel for Alphabet {
                 })
             })
             .collect();
-        report.counters = vec![SkipCounters::default(); seqs.len()];
+        self.gave.counters = vec![SkipCounters::default(); seqs.len()];
+        Ok(())
+    }
+
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+        *report = std::mem::take(&mut self.gave);
         Ok(())
     }
 }
@@ -87,7 +93,7 @@ pub fn alphabet(step: Duration) -> Model {
     let info = ModelInfo { name: "alphabet".into(), context: 4096, vocabulary: 256, eos: vec![0], kv_bytes_per_token: 4 };
     let options =
         EngineOptions { cache: CacheSize::Tokens(4096), queue_limit: 4, max_running: 2, token_buffer: 64, ..EngineOptions::default() };
-    model(Engine::start_with(options, info, move |_, _, _| Ok(Alphabet { step })))
+    model(Engine::start_with(options, info, move |_, _, _| Ok(Alphabet { step, gave: StepReport::default() })))
 }
 
 fn model(engine: EngineHandle) -> Model {

@@ -54,6 +54,10 @@ pub struct CpuBackend {
     scratch: Scratch,
     logits: Vec<f32>,
     vocab: usize,
+    /// When the step was begun.
+    began: Instant,
+    /// What it gave, until it is asked for.
+    done: Option<StepReport>,
 }
 
 /// A weight matrix: packed for products, or mapped for look-ups, or both.
@@ -124,6 +128,8 @@ impl CpuBackend {
             scratch: Scratch::default(),
             logits: Vec::new(),
             vocab: 0,
+            began: Instant::now(),
+            done: None,
         }
     }
 
@@ -202,6 +208,8 @@ impl Backend for CpuBackend {
     }
 
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError> {
+        self.began = Instant::now();
+        self.done = None;
         self.step.begin(seqs, &self.tables)
     }
 
@@ -254,9 +262,9 @@ impl Backend for CpuBackend {
         check(args.rope.head_dim() == g.head_dim, || format!("qkv_store: a rotation of {} elements", args.rope.head_dim()))?;
         check(args.bias.is_none_or(|b| b.len() == cols), || "qkv_store: bias".into())?;
         check(args.qk_norm.is_none_or(|(q, k, _)| q.len() == g.head_dim && k.len() == g.head_dim), || "qkv_store: norms".into())?;
-        let end = self.step.positions.iter().max().map_or(0, |p| p + 1);
+        let end = self.step.end;
         check(end <= args.rope.max_len(), || format!("qkv_store: position {end} of a rotation for {}", args.rope.max_len()))?;
-        check(self.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
+        check(self.step.last_page.is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
         self.angles.prepare(&self.step, args.rope);
         let qk_norm = args.qk_norm.map(|(q, k, eps)| (q.as_slice(), k.as_slice(), eps));
         let row = RowArgs { isa: self.isa, geometry: g, bias: args.bias.map(Vec::as_slice), qk_norm, angles: &self.angles };
@@ -269,7 +277,7 @@ impl Backend for CpuBackend {
         let g = geometry;
         let rows = self.fit("attention", qkv, (g.heads + 2 * g.kv_heads) * g.head_dim)?;
         self.fit("attention", out, g.heads * g.head_dim)?;
-        check(self.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
+        check(self.step.last_page.is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
         for phase in [Phase::Prefill, Phase::Decode] {
             let (seqs, places) = self.step.attention(phase);
             if seqs.is_empty() {
@@ -321,7 +329,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn sample(&mut self, x: &Tensor, head: &Matrix, report: &mut StepReport) -> Result<(), KernelError> {
+    fn sample(&mut self, x: &Tensor, head: &Matrix) -> Result<(), KernelError> {
         let rows = self.fit("sample", x, head.cols)?;
         let sampling: Vec<usize> = (0..self.step.seqs.len()).filter(|&i| self.step.seqs[i].sample.is_some()).collect();
         check(rows == sampling.len(), || "sample: before last_rows".into())?;
@@ -341,12 +349,21 @@ impl Backend for CpuBackend {
                 out[0] = sampler::sample(&logits[row * vocab..(row + 1) * vocab], params, seq.start + seq.len);
             }
         });
-        report.sampled = vec![None; self.step.seqs.len()];
+        let mut sampled = vec![None; self.step.seqs.len()];
         for (place, token) in sampling.into_iter().zip(drawn) {
-            report.sampled[place] = Some(token);
+            sampled[place] = Some(token);
         }
-        report.counters = std::mem::take(&mut self.step.counters);
-        report.attention_seconds = self.step.attention_seconds;
+        self.done = Some(StepReport {
+            sampled,
+            counters: std::mem::take(&mut self.step.counters),
+            attention_seconds: self.step.attention_seconds,
+            device_seconds: self.began.elapsed().as_secs_f64(),
+        });
+        Ok(())
+    }
+
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+        *report = self.done.take().ok_or_else(|| KernelError::Invalid("finish: no step was sampled".into()))?;
         Ok(())
     }
 

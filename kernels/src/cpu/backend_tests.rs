@@ -163,7 +163,8 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
             b.matmul(heads, &out_w, delta).unwrap();
             b.add_rms_norm(x, delta, &norm, 1e-5, n).unwrap();
             b.last_rows(n, delta).unwrap();
-            b.sample(delta, &embedding, &mut report).unwrap();
+            b.sample(delta, &embedding).unwrap();
+            b.finish(&mut report).unwrap();
         }
         (report, b.logits())
     };

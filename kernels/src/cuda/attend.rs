@@ -21,6 +21,8 @@ pub struct Attend {
     pub(super) attention: Attention,
     pub(super) cubins: Cubins,
     pub(super) staging: Staging,
+    /// Skipping decode is two launches.
+    pub(super) gather: bool,
     pub(super) device: Device,
 }
 
@@ -46,7 +48,7 @@ impl Attend {
             let device = Device::open(options.device)?;
             let cubins = Cubins::load(&device, &options.cubins)?;
             let staging = Staging::new(&device).map_err(|e| Unusable::Driver(e.to_string()))?;
-            Ok(Self { attention: Attention::new(), cubins, staging, device })
+            Ok(Self { attention: Attention::new(), cubins, staging, gather: options.gather_from == 0, device })
         })
     }
 
@@ -145,7 +147,7 @@ impl Attend {
 
         let places = (0..seqs.len()).collect();
         let skips = skipping(call.seqs.iter().map(|s| s.ln_lambda.is_some()));
-        let of_phase = PhaseSeqs { padded: seqs.len(), seqs, places, skipping: skips };
+        let of_phase = PhaseSeqs { padded: seqs.len(), seqs, places, skipping: skips, skippable: 0 };
         let launches = Launches {
             seqs: device_seqs.ptr(),
             counters: counters.ptr(),
@@ -163,7 +165,7 @@ impl Attend {
             extras: Extras { lse: lse.ptr(), kept: kept.ptr(), kept_offset: device_offsets.ptr() },
         };
         let longest = call.seqs.iter().map(|s| s.kv_len).max().unwrap_or(0);
-        let whole = Call { seqs: &of_phase, launches, types: name, geometry: &g, at, longest };
+        let whole = Call { seqs: &of_phase, launches, types: name, geometry: &g, at, longest, gather: self.gather };
         self.attention.phase(&self.device, &mut self.cubins, phase, &whole)?;
 
         let out_bytes = self.down(&out, rows * width * 2)?;

@@ -6,13 +6,15 @@ use super::graph::Skipping;
 use super::launch::{Shape, launch};
 use super::memory::DeviceBuffer;
 use super::params::AttnParams;
-use super::step::{Launches, PhaseSeqs};
+use super::step::{BUCKETS, Launches, PhaseSeqs, StepBlock};
 use super::unusable::Unusable;
 use super::weights::Activations;
 use crate::attention::{AttnGeometry, DEFAULT_VOTES};
 use crate::backend::KernelError;
+use crate::ledger::ModelShape;
 use crate::pages::{KvFormat, PAGE};
 use skip_tables::Phase;
+use std::collections::HashMap;
 
 const GROUP_HEADS: usize = 8;
 const MAX_SEGMENTS: usize = 1024;
@@ -22,6 +24,10 @@ const MAX_SEGMENTS: usize = 1024;
 enum Decode {
     Dense,
     Guarded,
+    /// Scores and their maxima; first of two launches.
+    Scan,
+    /// Vote and gather; second of two.
+    Gather,
     /// Scan, vote and gather in one launch.
     Skip,
 }
@@ -31,12 +37,14 @@ impl Decode {
         match self {
             Decode::Dense => "dense",
             Decode::Guarded => "guarded",
+            Decode::Scan => "scan",
+            Decode::Gather => "gather",
             Decode::Skip => "skip",
         }
     }
 
     fn reads_both(self) -> bool {
-        self != Decode::Skip
+        matches!(self, Decode::Dense | Decode::Guarded)
     }
 
     fn warps(self, d: usize, roomy: bool) -> usize {
@@ -47,11 +55,12 @@ impl Decode {
     fn shared_bytes(self, d: usize, roomy: bool) -> usize {
         let both = self.reads_both();
         let keys = if both && d == 256 { DEFAULT_VOTES.run / 2 } else { DEFAULT_VOTES.run };
-        let stage = keys * d * 2 * if both { 2 } else { 1 } + if both { 0 } else { 640 };
-        let ring = match (roomy, both) {
+        let scores = if matches!(self, Decode::Gather | Decode::Skip) { 640 } else { 0 };
+        let stage = keys * d * 2 * if both { 2 } else { 1 } + scores;
+        let ring = match (roomy, self) {
             (false, _) => 136 << 10,
-            (true, true) => 192 << 10,
-            (true, false) => 207 << 10,
+            (true, Decode::Skip) => 207 << 10,
+            (true, _) => 192 << 10,
         };
         (ring / (self.warps(d, roomy) * stage)).min(8) * stage * self.warps(d, roomy)
     }
@@ -80,10 +89,27 @@ fn workspace_bytes(segments: usize, blocks: usize, max_runs: usize, d: usize) ->
     peaks + segments * GROUP_HEADS * 4
 }
 
-/// What decode keeps between its launches, one a padded number of sequences: recorded steps hold its address.
+/// What decode keeps between its launches, one for each padded number of sequences: recorded steps hold its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Workspace {
-    buffer: DeviceBuffer,
+    segments: usize,
     max_runs: usize,
+    head_dim: usize,
+    /// Its size.
+    pub bytes: usize,
+}
+
+/// The workspaces of all decode steps of a model: for every padded number of sequences one that skips and one that does not.
+pub(super) fn workspaces(shape: &ModelShape, sms: u32, roomy: bool) -> impl Iterator<Item = Workspace> {
+    let (g, blocks) = (shape.geometry, decode_blocks(sms, roomy) as usize);
+    let longest = (shape.pages * PAGE).min(shape.context);
+    let most = StepBlock::padded(shape.seqs.max(1));
+    let numbers = BUCKETS.into_iter().filter(move |&bucket| bucket < most).chain([most]);
+    let sizes = numbers.flat_map(move |n| [0, longest.div_ceil(DEFAULT_VOTES.run)].map(|max_runs| (n * g.kv_heads, max_runs)));
+    sizes.filter(|&(segments, _)| segments <= MAX_SEGMENTS).map(move |(segments, max_runs)| {
+        let bytes = workspace_bytes(segments, blocks, max_runs, g.head_dim);
+        Workspace { segments, max_runs, head_dim: g.head_dim, bytes }
+    })
 }
 
 /// Where an attention call's rows and pages lie.
@@ -109,6 +135,8 @@ pub(super) struct Call<'a> {
     pub at: Operands,
     /// Bounds the sequences' lengths, now and whenever a recorded step is replayed.
     pub longest: usize,
+    /// Skipping decode is two launches instead of one.
+    pub gather: bool,
 }
 
 /// What tests want beside the outputs; 0 for none.
@@ -149,12 +177,28 @@ pub fn takes(geometry: &AttnGeometry, cache: KvFormat, activations: Activations)
 
 /// Launches attention's kernels; owns decode's workspaces.
 pub(super) struct Attention {
-    workspaces: std::collections::HashMap<(usize, usize, usize), Workspace>,
+    workspaces: HashMap<Workspace, DeviceBuffer>,
 }
 
 impl Attention {
     pub fn new() -> Self {
-        Self { workspaces: std::collections::HashMap::new() }
+        Self { workspaces: HashMap::new() }
+    }
+
+    /// Allocates what a model's decode steps will need.
+    pub fn reserve(&mut self, device: &Device, shape: &ModelShape) -> Result<(), KernelError> {
+        workspaces(shape, device.sms, device.is_roomy()).try_for_each(|workspace| self.workspace(device, workspace).map(|_| ()))
+    }
+
+    /// The address of a workspace.
+    fn workspace(&mut self, device: &Device, workspace: Workspace) -> Result<u64, KernelError> {
+        if let Some(buffer) = self.workspaces.get(&workspace) {
+            return Ok(buffer.ptr());
+        }
+        let buffer = DeviceBuffer::zeroed(device, workspace.bytes, "decode's workspace")?;
+        let ptr = buffer.ptr();
+        self.workspaces.insert(workspace, buffer);
+        Ok(ptr)
     }
 
     /// Enqueues one phase of a call.
@@ -213,28 +257,25 @@ impl Attention {
         if segments > MAX_SEGMENTS || g.group() > GROUP_HEADS {
             return Err(KernelError::Invalid(format!("decode of {padded} sequences, {} KV heads, groups of {}", g.kv_heads, g.group())));
         }
-        let roomy = device.probe.capability.0 >= 9;
+        let roomy = device.is_roomy();
         let blocks = decode_blocks(device.sms, roomy);
         let max_runs = if skipping == Skipping::None { 0 } else { call.longest.div_ceil(DEFAULT_VOTES.run) };
-        let workspace = match self.workspaces.entry((segments, max_runs, g.head_dim)) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                let bytes = workspace_bytes(segments, blocks as usize, max_runs, g.head_dim);
-                entry.insert(Workspace { buffer: DeviceBuffer::zeroed(device, bytes, "decode's workspace")?, max_runs })
-            }
-        };
-        params.workspace = workspace.buffer.ptr();
-        params.max_runs = workspace.max_runs as i32;
-        let kernels: &[Decode] = match skipping {
-            Skipping::None => &[Decode::Dense],
-            Skipping::All => &[Decode::Skip],
-            Skipping::Some => &[Decode::Skip, Decode::Guarded],
+        let bytes = workspace_bytes(segments, blocks as usize, max_runs, g.head_dim);
+        params.workspace = self.workspace(device, Workspace { segments, max_runs, head_dim: g.head_dim, bytes })?;
+        params.max_runs = max_runs as i32;
+        let kernels: &[Decode] = match (skipping, call.gather) {
+            (Skipping::None, _) => &[Decode::Dense],
+            (Skipping::All, false) => &[Decode::Skip],
+            (Skipping::Some, false) => &[Decode::Skip, Decode::Guarded],
+            (Skipping::All, true) => &[Decode::Scan, Decode::Gather],
+            (Skipping::Some, true) => &[Decode::Scan, Decode::Gather, Decode::Guarded],
         };
         for &kernel in kernels {
             let shared = kernel.shared_bytes(g.head_dim, roomy) as u32;
             let handle = cubins.with_shared(&format!("attn_decode_{}_d{}_{}", call.types, g.head_dim, kernel.name()), shared)?;
-            let shape =
-                Shape { shared, together: kernel == Decode::Skip, ..Shape::new((blocks, 1), 32 * kernel.warps(g.head_dim, roomy) as u32) };
+            let threads = 32 * kernel.warps(g.head_dim, roomy) as u32;
+            let (together, early) = (kernel == Decode::Skip, kernel == Decode::Gather);
+            let shape = Shape { shared, together, early, ..Shape::new((blocks, 1), threads) };
             launch!(device, handle, shape, params)?;
         }
         Ok(())
@@ -258,7 +299,7 @@ mod tests {
                 for (int d : {64, 128, 256}) {
                     std::printf("%d %d\n", prefill_threads(d), prefill_shared_bytes(d));
                     for (bool roomy : {false, true})
-                        for (Decode kernel : {Decode::kDense, Decode::kGuarded, Decode::kSkip})
+                        for (Decode kernel : {Decode::kDense, Decode::kGuarded, Decode::kScan, Decode::kGather, Decode::kSkip})
                             std::printf("%d %d\n", decode_threads(kernel, d, roomy), decode_shared_bytes(kernel, d, roomy));
                     for (int segments : {1, 6, 1024}) std::printf("%lld\n", (long long)decode_workspace_bytes(segments, 132, 1001, d));
                 }
@@ -299,7 +340,7 @@ mod tests {
         for d in [64, 128, 256] {
             here.extend([prefill_threads(d) as usize, prefill_shared_bytes(d)]);
             for roomy in [false, true] {
-                for kernel in [Decode::Dense, Decode::Guarded, Decode::Skip] {
+                for kernel in [Decode::Dense, Decode::Guarded, Decode::Scan, Decode::Gather, Decode::Skip] {
                     here.extend([32 * kernel.warps(d, roomy), kernel.shared_bytes(d, roomy)]);
                 }
             }

@@ -3,24 +3,27 @@
 use super::attention::{self, Attention, Call, Extras, Operands};
 use super::cubins::{self, Cubins};
 use super::device::{Device, Probe, guarded};
+use super::flight::{self, Flights};
 use super::graph::{Graphs, Key, Skipping};
 use super::launch::{Shape, launch};
+use super::ledger::{self, Chip};
 use super::matmul::{self, Output, Products};
 use super::memory::{DeviceBuffer, Pinned};
 use super::params::Table;
 use super::products::{self, Behind, Held, Norm, Product};
 use super::sampler::{Draw, Sampler};
-use super::step::StepBlock;
+use super::step::{StepBlock, TABLE_SLOTS};
 use super::unusable::Unusable;
 use super::weights::{Activations, Matrix, Staging};
 use crate::attention::AttnGeometry;
 use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot};
+use crate::ledger::{Ledger, ModelShape};
 use crate::pages::{KvFormat, PAGE, PageLayout};
 use skip_tables::{Phase, ScaleTable};
 use std::path::PathBuf;
 
-/// Table slots in device memory.
-const TABLE_SLOTS: usize = 256;
+/// Where scan and gather as two launches overtake one that does both: measured on an H200 between half a gigabyte and two (docs/kernels.md).
+const GATHER_FROM: u64 = 1 << 30;
 
 /// What the CUDA backend is opened with.
 #[derive(Clone, Debug)]
@@ -35,12 +38,14 @@ pub struct CudaOptions {
     pub max_samples: usize,
     /// Whether decode steps are recorded and replayed.
     pub graphs: bool,
+    /// Bytes of K and V in a layer, of a step's sequences that skip, from which skipping decode is two launches. Both vote the same.
+    pub gather_from: u64,
 }
 
 impl CudaOptions {
     /// The first device, kernels from [`cubins::default_folder`], graphs on.
     pub fn new(activations: Activations) -> Self {
-        Self { device: 0, cubins: cubins::default_folder(), activations, max_samples: 64, graphs: true }
+        Self { device: 0, cubins: cubins::default_folder(), activations, max_samples: 64, graphs: true, gather_from: GATHER_FROM }
     }
 }
 
@@ -53,11 +58,11 @@ pub struct CudaBackend {
     sampler: Sampler,
     step: StepBlock,
     graphs: Graphs,
+    flights: Flights,
     held: Held,
     tables: Vec<Option<ScaleTable>>,
     device_tables: DeviceBuffer,
     staging: Staging,
-    votes: Pinned,
     queries: Option<DeviceBuffer>,
     logits: Option<DeviceBuffer>,
     vocab: usize,
@@ -69,6 +74,10 @@ pub struct CudaBackend {
     cached: usize,
     positions: usize,
     max_rows: usize,
+    /// Bytes of a token's K and V in a layer.
+    token_bytes: usize,
+    /// Skipping decode of the step is two launches.
+    gather: bool,
     options: CudaOptions,
     device: Device,
 }
@@ -158,11 +167,11 @@ impl CudaBackend {
             sampler: Sampler::new(&device, max_samples).map_err(driver)?,
             step: StepBlock::new(&device).map_err(driver)?,
             graphs: Graphs::new(),
+            flights: Flights::new(&device).map_err(driver)?,
             held: Held::default(),
             tables: Vec::new(),
-            device_tables: DeviceBuffer::zeroed(&device, TABLE_SLOTS * size_of::<Table>(), "scale tables").map_err(driver)?,
+            device_tables: DeviceBuffer::zeroed(&device, 2 * TABLE_SLOTS * size_of::<Table>(), "scale tables").map_err(driver)?,
             staging: Staging::new(&device).map_err(driver)?,
-            votes: Pinned::new(&device, 1 << 16).map_err(driver)?,
             queries: None,
             logits: None,
             vocab: 0,
@@ -172,6 +181,8 @@ impl CudaBackend {
             cached: 0,
             positions: usize::MAX,
             max_rows: 0,
+            token_bytes: 0,
+            gather: false,
             options,
             device,
         })
@@ -254,11 +265,46 @@ impl CudaBackend {
     }
 
     fn logits_buffer(&mut self, rows: usize, vocab: usize) -> Result<u64, KernelError> {
-        let bytes = rows.max(self.sampler.rows()).next_multiple_of(64) * vocab * 4;
+        let bytes = ledger::logits_bytes(rows.max(self.sampler.rows()), vocab);
         if self.logits.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
             self.logits = Some(DeviceBuffer::zeroed(&self.device, bytes, "logits")?);
         }
         Ok(self.logits.as_ref().map_or(0, DeviceBuffer::ptr))
+    }
+
+    fn upload_table(&mut self, place: usize, table: &Table) -> Result<(), KernelError> {
+        self.staging.bytes_at(&self.device, &self.device_tables, place * size_of::<Table>(), bytemuck::bytes_of(table))
+    }
+
+    /// For sequences whose table no slot holds: the row in force, where [`StepBlock`] tells the kernels to look.
+    fn upload_rows_in_force(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError> {
+        for (place, seq) in seqs.iter().enumerate() {
+            let table = seq.table.and_then(|slot| self.tables.get(usize::from(slot.0))).and_then(Option::as_ref);
+            if let Some(table) = table.filter(|table| !Table::holds(table)) {
+                let row = Table::at(table, seq.final_len);
+                self.upload_table(TABLE_SLOTS + place, &row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn chip(&self, free: u64) -> Chip {
+        Chip {
+            integrated: self.device.probe.integrated,
+            free,
+            sms: self.device.sms,
+            roomy: self.device.is_roomy(),
+            samples: self.sampler.rows(),
+            fixed: (self.sampler.bytes() + self.device_tables.bytes() + self.step.bytes()) as u64,
+        }
+    }
+}
+
+impl Drop for CudaBackend {
+    /// Steps may still be under way, and the memory they use goes with the fields.
+    fn drop(&mut self) {
+        // A device that is gone has nothing under way.
+        let _ = self.device.synchronize();
     }
 }
 
@@ -278,6 +324,14 @@ impl Backend for CudaBackend {
         }
     }
 
+    fn admit(&mut self, shape: &ModelShape) -> Result<Option<Ledger>, KernelError> {
+        // Where nobody says what is free, allocating is the only way to know.
+        let counted = self.device.probe.free.map(|free| ledger::ledger(shape, &self.chip(free)).admit()).transpose()?;
+        self.attention.reserve(&self.device, shape)?;
+        self.logits_buffer(shape.seqs, shape.vocab)?;
+        Ok(counted)
+    }
+
     fn matrix(&mut self, parts: &[MatrixSource]) -> Result<Matrix, KernelError> {
         self.staging.matrix(&self.device, parts, self.options.activations)
     }
@@ -290,14 +344,14 @@ impl Backend for CudaBackend {
 
     fn tensor(&mut self, max_rows: usize, cols: usize) -> Result<Tensor, KernelError> {
         // Launches round their rows up: to a recorded step's size, to what the few-row products take.
-        let max_rows = max_rows.max(64).next_multiple_of(64);
+        let max_rows = ledger::padded_rows(max_rows);
         self.max_rows = self.max_rows.max(max_rows);
         let data = DeviceBuffer::zeroed(&self.device, max_rows * cols * 2, "activations")?;
         Ok(Tensor { data, max_rows, cols, wide: false })
     }
 
     fn wide(&mut self, max_rows: usize, cols: usize) -> Result<Tensor, KernelError> {
-        let max_rows = max_rows.max(64).next_multiple_of(64);
+        let max_rows = ledger::padded_rows(max_rows);
         let data = DeviceBuffer::zeroed(&self.device, max_rows * cols * 4, "activations")?;
         Ok(Tensor { data, max_rows, cols, wide: true })
     }
@@ -308,6 +362,7 @@ impl Backend for CudaBackend {
         }
         let bytes = layout.page_len() * pages * 2;
         self.cached = self.cached.max(pages * PAGE);
+        self.token_bytes = layout.kv_heads * layout.head_dim * 2 * 2;
         let pool = |backend: &Self| DeviceBuffer::zeroed(&backend.device, bytes, "KV pages");
         Ok(KvPool { layout, pages, k: pool(self)?, v: pool(self)? })
     }
@@ -324,29 +379,41 @@ impl Backend for CudaBackend {
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError> {
         let place = usize::from(slot.0);
         ensure(place < TABLE_SLOTS, || format!("table slot {place} of {TABLE_SLOTS}"))?;
-        let device = Table::new(table).ok_or_else(|| KernelError::Invalid(format!("a table of {} rows", table.rows().len())))?;
         if place >= self.tables.len() {
             self.tables.resize(place + 1, None);
         }
         self.tables[place] = Some(table.clone());
-        self.staging.bytes_at(&self.device, &self.device_tables, place * size_of::<Table>(), bytemuck::bytes_of(&device))
+        match Table::new(table) {
+            Some(device) => self.upload_table(place, &device),
+            // Too long for a slot: each step brings the row in force.
+            None => Ok(()),
+        }
+    }
+
+    fn depth(&self) -> usize {
+        flight::MOST
     }
 
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError> {
+        self.flights.begin()?;
         self.held = Held::default();
+        let most = self.sampler.rows().min(TABLE_SLOTS);
+        ensure(seqs.len() <= most, || format!("{} sequences in a step for {most}", seqs.len()))?;
         // A recording that was given up ends here, before anything else is enqueued.
         self.graphs.begin(&self.device, None)?;
         if self.step.begin(&self.device, seqs, &self.tables)? {
             self.graphs.clear();
         }
+        self.upload_rows_in_force(seqs)?;
         self.rows = self.step.rows;
         self.narrowed = false;
-        ensure(self.step.samples <= self.sampler.rows(), || format!("{} draws in a step", self.step.samples))?;
+        self.gather = self.step.decode.skippable as u64 * self.token_bytes as u64 >= self.options.gather_from.max(1);
         ensure(self.rows <= self.max_rows, || format!("{} rows in a step for {}", self.rows, self.max_rows))?;
         let key = StepBlock::bucket(seqs).filter(|_| self.options.graphs).map(|bucket| Key {
             bucket,
             skipping: self.step.decode.skipping.unwrap_or(Skipping::None),
             greedy: self.step.is_greedy(),
+            gather: self.gather,
         });
         self.graphs.begin(&self.device, key)
     }
@@ -426,9 +493,9 @@ impl Backend for CudaBackend {
         ensure(args.bias.is_none_or(|b| b.len == cols), || "qkv_store: bias".into())?;
         ensure(args.qk_norm.is_none_or(|(q, k, _)| q.len == g.head_dim && k.len == g.head_dim), || "qkv_store: norms".into())?;
         ensure([64, 128, 256].contains(&g.head_dim), || format!("qkv_store: heads of {}", g.head_dim))?;
-        let end = self.step.step.positions.iter().max().map_or(0, |p| p + 1);
+        let end = self.step.step.end;
         ensure(end <= args.rope.max_len, || format!("qkv_store: position {end} of a rotation for {}", args.rope.max_len))?;
-        ensure(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
+        ensure(self.step.step.last_page.is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
         if !self.graphs.call(fingerprint(5, &[qkv.data.ptr(), pool.k.ptr(), args.rope.angles.ptr()]))? {
             return Ok(());
         }
@@ -474,7 +541,7 @@ impl Backend for CudaBackend {
         let g = geometry;
         self.fit("attention", qkv, (g.heads + 2 * g.kv_heads) * g.head_dim)?;
         self.fit("attention", out, g.heads * g.head_dim)?;
-        ensure(self.step.step.last_page().is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
+        ensure(self.step.step.last_page.is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
         if !self.graphs.call(fingerprint(6, &[qkv.data.ptr(), pool.k.ptr(), out.data.ptr()]))? {
             return Ok(());
         }
@@ -490,12 +557,16 @@ impl Backend for CudaBackend {
             extras: Extras::default(),
         };
         let longest = self.cached.min(self.positions);
+        let timed = !self.step.prefill.seqs.is_empty();
+        if timed {
+            self.flights.attention().start(&self.device)?;
+        }
         for phase in Phase::ALL {
             let (seqs, launches) = self.step.launches(phase);
-            let call = Call { seqs, launches, types, geometry, at, longest };
+            let call = Call { seqs, launches, types, geometry, at, longest, gather: self.gather };
             self.attention.phase(&self.device, &mut self.cubins, phase, &call)?;
         }
-        Ok(())
+        if timed { self.flights.attention().stop(&self.device) } else { Ok(()) }
     }
 
     fn gated(&mut self, gate_up: &Tensor, act: Activation, out: &mut Tensor) -> Result<(), KernelError> {
@@ -539,7 +610,7 @@ impl Backend for CudaBackend {
         launch!(&self.device, kernel, shape, x.data.ptr(), self.step.at(self.step.layout.last), cols as i32, out.data.ptr())
     }
 
-    fn sample(&mut self, x: &Tensor, head: &Matrix, report: &mut StepReport) -> Result<(), KernelError> {
+    fn sample(&mut self, x: &Tensor, head: &Matrix) -> Result<(), KernelError> {
         ensure(self.narrowed, || "sample: before last_rows".into())?;
         let rows = self.rows;
         self.sampled_rows = 0;
@@ -557,28 +628,18 @@ impl Backend for CudaBackend {
                 }
                 let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits, wide: true };
                 self.run_product(&product, Behind::Wide(logits))?;
-                let params = self.step.at(self.step.layout.sampling);
-                let draw = Draw { logits, vocab: head.rows, params, rows, greedy };
+                let (params, drawn) = (self.step.at(self.step.layout.sampling), self.step.at(self.step.layout.drawn));
+                let draw = Draw { logits, vocab: head.rows, params, rows, drawn, greedy };
                 self.sampler.draw(&self.device, &mut self.cubins, draw)?;
             }
         }
+        self.sampled_rows = self.step.step.seqs.iter().filter(|seq| seq.sample.is_some()).count();
         self.graphs.finish(&self.device)?;
-        if rows > 0 {
-            self.sampler.fetch(&self.device, rows)?;
-        }
-        // SAFETY: pinned, and read only after the stream was waited for.
-        unsafe { self.step.download_counters(&self.device, &mut self.votes)? };
-        self.device.synchronize()?;
-        self.step.take_counters(self.votes.bytes());
-        report.counters = std::mem::take(&mut self.step.step.counters);
-        report.sampled = vec![None; self.step.step.seqs.len()];
-        let sampling = (0..report.sampled.len()).filter(|&i| self.step.step.seqs[i].sample.is_some());
-        for (row, place) in sampling.enumerate() {
-            report.sampled[place] = Some(self.sampler.result(row));
-            self.sampled_rows = row + 1;
-        }
-        report.attention_seconds = 0.0;
-        Ok(())
+        self.flights.launch(&self.device, &self.step)
+    }
+
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+        self.flights.finish(report)
     }
 
     fn logits(&self) -> Vec<Vec<f32>> {

@@ -1,5 +1,6 @@
 //! A device that was found usable: context, stream, and the properties that launches depend on.
 
+use super::ledger::{self, Memory};
 use super::unusable::Unusable;
 use crate::backend::KernelError;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
@@ -25,8 +26,8 @@ pub struct Probe {
     pub integrated: bool,
     /// Bytes of device memory.
     pub memory: u64,
-    /// Free bytes now, where the device says so.
-    pub free: u64,
+    /// Bytes that can be had now: of the device, or of the system where it is integrated; None where nobody says.
+    pub free: Option<u64>,
 }
 
 /// The sentence behind a driver error.
@@ -55,6 +56,25 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, Unusable>) -> Result<T, U
         let message = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()));
         Err(Unusable::Driver(message.unwrap_or_else(|| "the driver library lacks a function".into())))
     })
+}
+
+/// The memory of a device whose context is current.
+struct System {
+    integrated: bool,
+}
+
+impl Memory for System {
+    fn integrated(&self) -> bool {
+        self.integrated
+    }
+
+    fn device_free(&self) -> Option<u64> {
+        result::mem_get_info().ok().map(|(free, _)| free as u64)
+    }
+
+    fn meminfo(&self) -> Option<String> {
+        std::fs::read_to_string("/proc/meminfo").ok()
+    }
 }
 
 /// An open device.
@@ -87,18 +107,23 @@ impl Device {
         // SAFETY: everything here runs on one stream, in order; nothing relies on events between streams.
         unsafe { ctx.disable_event_tracking() };
         let stream = ctx.new_stream()?;
-        let (free, memory) = result::mem_get_info()?;
+        let integrated = ctx.attribute(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
         let probe = Probe {
             name: ctx.name()?,
             uuid: ctx.uuid()?.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect(),
             capability: ctx.compute_capability()?,
             driver,
-            integrated: ctx.attribute(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
-            memory: memory as u64,
-            free: free as u64,
+            integrated,
+            memory: ctx.total_mem()? as u64,
+            free: ledger::free(&System { integrated }),
         };
         let sms = ctx.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         Ok(Self { ctx, stream, probe, sms: u32::try_from(sms).unwrap_or(1) })
+    }
+
+    /// Blocks have 227 KB of shared memory (from Hopper on), else 163.
+    pub fn is_roomy(&self) -> bool {
+        self.probe.capability.0 >= 9
     }
 
     /// Waits until everything enqueued is done.

@@ -7,8 +7,6 @@ use super::device::{Device, fault};
 use crate::backend::KernelError;
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use std::collections::HashMap;
-
 /// What makes two decode steps the same calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
@@ -18,6 +16,8 @@ pub(super) struct Key {
     pub skipping: Skipping,
     /// Every row is greedy.
     pub greedy: bool,
+    /// Skipping is two launches, scan and gather.
+    pub gather: bool,
 }
 
 /// Which sequences of a phase have a threshold.
@@ -29,6 +29,7 @@ pub(super) enum Skipping {
 }
 
 struct Recorded {
+    key: Key,
     graph: CudaGraph,
     calls: Vec<u64>,
 }
@@ -40,13 +41,14 @@ pub(super) enum Mode {
     Eager,
     /// Launch; the stream records.
     Recording,
-    /// Nothing: the graph has it.
-    Replaying,
+    /// Nothing: the graph at this place has it.
+    Replaying(usize),
 }
 
 /// The graphs of a backend.
 pub(super) struct Graphs {
-    recorded: HashMap<Key, Recorded>,
+    /// A few dozen at most.
+    recorded: Vec<Recorded>,
     /// Kinds that ran once without a graph: their kernels are loaded and their products planned.
     warm: Vec<Key>,
     key: Option<Key>,
@@ -59,7 +61,7 @@ unsafe impl Send for Graphs {}
 
 impl Graphs {
     pub fn new() -> Self {
-        Self { recorded: HashMap::new(), warm: Vec::new(), key: None, mode: Mode::Eager, calls: Vec::new() }
+        Self { recorded: Vec::new(), warm: Vec::new(), key: None, mode: Mode::Eager, calls: Vec::new() }
     }
 
     /// Starts a step of kind `key`, None for one that is not recorded. A recording that never came to its end is dropped.
@@ -69,9 +71,10 @@ impl Graphs {
         }
         self.calls.clear();
         self.key = key;
-        self.mode = match key {
-            Some(key) if self.recorded.contains_key(&key) => Mode::Replaying,
-            Some(key) if self.warm.contains(&key) => Mode::Recording,
+        let place = key.and_then(|key| self.recorded.iter().position(|recorded| recorded.key == key));
+        self.mode = match (place, key) {
+            (Some(place), _) => Mode::Replaying(place),
+            (None, Some(key)) if self.warm.contains(&key) => Mode::Recording,
             _ => Mode::Eager,
         };
         if self.mode == Mode::Recording {
@@ -89,11 +92,8 @@ impl Graphs {
     /// Notes one operator's call; whether it is to launch.
     pub fn call(&mut self, fingerprint: u64) -> Result<bool, KernelError> {
         self.calls.push(fingerprint);
-        if self.mode != Mode::Replaying {
-            return Ok(true);
-        }
-        let expected = self.key.and_then(|key| self.recorded.get(&key)).and_then(|r| r.calls.get(self.calls.len() - 1));
-        if expected != Some(&fingerprint) {
+        let Mode::Replaying(place) = self.mode else { return Ok(true) };
+        if self.recorded[place].calls.get(self.calls.len() - 1) != Some(&fingerprint) {
             return Err(KernelError::Invalid(format!("operator {} of a recorded step differs", self.calls.len() - 1)));
         }
         Ok(false)
@@ -109,10 +109,10 @@ impl Graphs {
                 let graph = device.stream.end_capture(flags).map_err(fault)?;
                 let graph = graph.ok_or_else(|| KernelError::Device("a recorded step is empty".into()))?;
                 graph.launch().map_err(fault)?;
-                self.recorded.insert(key, Recorded { graph, calls: std::mem::take(&mut self.calls) });
+                self.recorded.push(Recorded { key, graph, calls: std::mem::take(&mut self.calls) });
             }
-            Mode::Replaying => {
-                let recorded = &self.recorded[&key];
+            Mode::Replaying(place) => {
+                let recorded = &self.recorded[place];
                 if recorded.calls.len() != self.calls.len() {
                     return Err(KernelError::Invalid(format!("{} operators of {}", self.calls.len(), recorded.calls.len())));
                 }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 
 /// What Hopper's kernels like to have; smaller chips use less of it.
-const WORKSPACE: usize = 32 << 20;
+pub(super) const WORKSPACE: usize = 32 << 20;
 
 /// One product's shape: `m` rows of `k` by `n` rows of `k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

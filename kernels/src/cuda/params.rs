@@ -92,6 +92,16 @@ impl Table {
         out
     }
 
+    /// Whether a slot has room for a table.
+    pub fn holds(table: &ScaleTable) -> bool {
+        table.rows().len() <= TABLE_ROWS
+    }
+
+    /// A table that gives, at length `len`, the threshold that `table` gives there.
+    pub fn at(table: &ScaleTable, len: usize) -> Self {
+        Self::constant(table.row_at(len).map_or(0.0, |row| table.rows()[row].s))
+    }
+
     /// The device's form of a table, or None where it has more rows than a slot.
     pub fn new(table: &ScaleTable) -> Option<Self> {
         let mut out = Self { rows: 0, max_len: i32::MAX, length: [0; TABLE_ROWS], s: [0.0; TABLE_ROWS] };
@@ -106,5 +116,31 @@ impl Table {
         out.rows = entries.len() as i32;
         out.max_len = table.max_len().and_then(|len| i32::try_from(len).ok()).unwrap_or(i32::MAX);
         Some(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the kernels look a threshold up: `cuda/common/table.cuh`.
+    fn ln_lambda(table: &Table, len: usize) -> Option<f32> {
+        let rows = &table.length[..table.rows as usize];
+        let row = rows.partition_point(|&first| first as usize <= len).checked_sub(1)?;
+        let s = f64::from(table.s[row]);
+        (len <= table.max_len as usize && s > 0.0 && s < len as f64).then(|| (s / len as f64).ln() as f32)
+    }
+
+    #[test]
+    fn the_row_in_force_of_a_long_table_gives_its_threshold() {
+        let rows = (0..200u32).map(|i| (64 * (i + 1), if i % 7 == 0 { 0.0 } else { 3.0 * i as f32 }).into()).collect();
+        let long = ScaleTable::new(rows, Some(12_000)).unwrap();
+        assert!(!Table::holds(&long) && Table::new(&long).is_none());
+        let mut some = 0;
+        for len in (1..14_000).step_by(13) {
+            assert_eq!(ln_lambda(&Table::at(&long, len), len), long.ln_lambda(len), "at {len}");
+            some += usize::from(long.ln_lambda(len).is_some());
+        }
+        assert!(some > 0);
     }
 }

@@ -1,9 +1,9 @@
-//! Drawing on the device: the structs of `cuda/common/sampling.h`, and what comes back to the host.
+//! Drawing on the device: the structs of `cuda/common/sampling.h`, and how the host reads them.
 
 use super::cubins::Cubins;
 use super::device::Device;
 use super::launch::{Shape, launch};
-use super::memory::{DeviceBuffer, Pinned};
+use super::memory::DeviceBuffer;
 use crate::backend::KernelError;
 use crate::sampling::{Sampled, SamplingParams};
 use bytemuck::{Pod, Zeroable};
@@ -13,6 +13,8 @@ const TOP: usize = 20;
 /// Blocks a row.
 const PARTS: u32 = 32;
 const THREADS: u32 = 256;
+/// Bytes of what a row drew.
+pub(super) const DRAWN_BYTES: usize = 172;
 /// Bytes of `SampleWork`, kept as zeros between draws.
 const WORK_BYTES: usize = 3 * 8 + 16 * 8 + 64 * 8 + 16 * 4 + 2 * 4 + 2048 * 8;
 
@@ -55,7 +57,7 @@ impl SampleParams {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Drawn {
+pub(super) struct Drawn {
     token: u32,
     logprob: f32,
     top_n: u32,
@@ -71,7 +73,7 @@ unsafe impl Pod for SampleParams {}
 unsafe impl Zeroable for Drawn {}
 // SAFETY: as above.
 unsafe impl Pod for Drawn {}
-const _: () = assert!(size_of::<SampleParams>() == 40 && size_of::<Drawn>() == 172);
+const _: () = assert!(size_of::<SampleParams>() == 40 && size_of::<Drawn>() == DRAWN_BYTES);
 
 /// Rows to draw from.
 #[derive(Clone, Copy)]
@@ -82,6 +84,8 @@ pub(super) struct Draw {
     /// Device address of a [`SampleParams`] a row.
     pub params: u64,
     pub rows: usize,
+    /// Device address of a [`Drawn`] a row.
+    pub drawn: u64,
     /// All rows take the most likely token and report nothing.
     pub greedy: bool,
 }
@@ -91,9 +95,7 @@ pub(super) struct Sampler {
     rows: usize,
     /// Token ids by slot, for steps that are enqueued before the host has seen them.
     pub drawn: DeviceBuffer,
-    results: DeviceBuffer,
     work: DeviceBuffer,
-    host: Pinned,
 }
 
 impl Sampler {
@@ -101,9 +103,7 @@ impl Sampler {
         Ok(Self {
             rows,
             drawn: DeviceBuffer::zeroed(device, rows * 4, "drawn tokens")?,
-            results: DeviceBuffer::zeroed(device, rows * size_of::<Drawn>(), "drawn tokens")?,
             work: DeviceBuffer::zeroed(device, rows * WORK_BYTES, "the sampler")?,
-            host: Pinned::new(device, rows * size_of::<Drawn>())?,
         })
     }
 
@@ -114,34 +114,31 @@ impl Sampler {
 
     /// Enqueues a draw.
     pub fn draw(&self, device: &Device, cubins: &mut Cubins, draw: Draw) -> Result<(), KernelError> {
-        let Draw { logits, params, rows, greedy, .. } = draw;
+        let Draw { logits, params, rows, drawn, greedy, .. } = draw;
         let shape = Shape { early: true, ..Shape::new((PARTS, rows as u32), THREADS) };
         let vocab = draw.vocab as i32;
         if greedy {
             let kernel = cubins.get("sample_greedy")?;
-            return launch!(device, kernel, shape, logits, vocab, params, self.drawn.ptr(), self.results.ptr(), self.work.ptr());
+            return launch!(device, kernel, shape, logits, vocab, params, self.drawn.ptr(), drawn, self.work.ptr());
         }
         for name in ["sample_best", "sample_weigh"] {
             let kernel = cubins.get(name)?;
             launch!(device, kernel, shape, logits, vocab, params, self.work.ptr())?;
         }
         let kernel = cubins.get("sample_draw")?;
-        launch!(device, kernel, shape, logits, vocab, params, self.drawn.ptr(), self.results.ptr(), self.work.ptr())
+        launch!(device, kernel, shape, logits, vocab, params, self.drawn.ptr(), drawn, self.work.ptr())
     }
 
-    /// Enqueues the copy of the first `rows` results.
-    pub fn fetch(&mut self, device: &Device, rows: usize) -> Result<(), KernelError> {
-        let bytes = &mut self.host.bytes_mut()[..rows * size_of::<Drawn>()];
-        // SAFETY: pinned, and read only after the stream was waited for.
-        unsafe { self.results.download(device, 0, bytes) }
+    /// Bytes of device memory.
+    pub fn bytes(&self) -> usize {
+        self.drawn.bytes() + self.work.bytes()
     }
+}
 
-    /// What row `row` drew, once the copy is done.
-    pub fn result(&self, row: usize) -> Sampled {
-        let bytes = &self.host.bytes()[row * size_of::<Drawn>()..][..size_of::<Drawn>()];
-        let drawn: Drawn = bytemuck::pod_read_unaligned(bytes);
-        let n = (drawn.top_n as usize).min(TOP);
-        let top = drawn.top_id[..n].iter().copied().zip(drawn.top_logprob[..n].iter().copied());
-        Sampled { token: drawn.token, logprob: Some(drawn.logprob).filter(|l| !l.is_nan()), top: top.collect() }
-    }
+/// What a row drew, from the bytes of a [`Drawn`].
+pub(super) fn sampled(bytes: &[u8]) -> Sampled {
+    let drawn: Drawn = bytemuck::pod_read_unaligned(bytes);
+    let n = (drawn.top_n as usize).min(TOP);
+    let top = drawn.top_id[..n].iter().copied().zip(drawn.top_logprob[..n].iter().copied());
+    Sampled { token: drawn.token, logprob: Some(drawn.logprob).filter(|l| !l.is_nan()), top: top.collect() }
 }

@@ -5,13 +5,16 @@
 use super::device::Device;
 use super::graph::Skipping;
 use super::memory::{DeviceBuffer, Passed, Pinned};
-use super::params::{Counters, Seq};
-use super::sampler::SampleParams;
-use crate::backend::{KernelError, SeqStep};
+use super::params::{Counters, Seq, Table};
+use super::sampler::{Drawn, SampleParams};
+use crate::backend::{KernelError, SeqStep, unseen};
 use crate::pages::PAGE;
 use crate::step::Step;
 use bytemuck::Pod;
 use skip_tables::{Phase, ScaleTable};
+
+/// Table slots in device memory, and behind them as many places for the rows in force of tables too long for a slot.
+pub(super) const TABLE_SLOTS: usize = 256;
 
 /// Most rows of a decode step that is recorded; also the padded sizes there are.
 pub(super) const BUCKETS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -23,7 +26,14 @@ pub(super) struct Part {
     bytes: usize,
 }
 
-/// Where things lie in the block. Block tables are last: they are as long as the sequences are.
+impl Part {
+    /// Bytes from the block's start.
+    pub fn offset(self) -> usize {
+        self.offset
+    }
+}
+
+/// Where things lie in the block. Votes and draws, which go back to the host, lie side by side. Block tables are last: they are as long as the sequences are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     pub tokens: Part,
@@ -37,6 +47,7 @@ pub(super) struct Layout {
     pub decode: Part,
     pub prefill_counters: Part,
     pub decode_counters: Part,
+    pub drawn: Part,
     pub work: Part,
     pub pages: Part,
 }
@@ -52,6 +63,8 @@ pub(super) struct PhaseSeqs {
     pub padded: usize,
     /// Which of them skip.
     pub skipping: Option<Skipping>,
+    /// Keys of those that do.
+    pub skippable: usize,
 }
 
 /// Where a phase's launch finds its sequences.
@@ -81,6 +94,7 @@ pub(super) struct StepBlock {
     staging: [Pinned; 2],
     copied: [Passed; 2],
     turn: usize,
+    pages: Vec<i32>,
 }
 
 /// Lays parts one after another, each on 16 bytes.
@@ -110,13 +124,24 @@ impl StepBlock {
             staging: [Pinned::new(device, FIRST)?, Pinned::new(device, FIRST)?],
             copied: [Passed::new(device)?, Passed::new(device)?],
             turn: 0,
+            pages: Vec::new(),
         })
+    }
+
+    /// Bytes of device memory.
+    pub fn bytes(&self) -> usize {
+        self.block.bytes()
     }
 
     /// The padded size of a step that can be recorded: decode alone, every sequence sampling.
     pub fn bucket(seqs: &[SeqStep<'_>]) -> Option<usize> {
         let alone = seqs.iter().all(|s| s.phase == Phase::Decode && s.tokens.len() == 1 && s.sample.is_some());
         BUCKETS.into_iter().find(|&b| alone && !seqs.is_empty() && b >= seqs.len())
+    }
+
+    /// Decoding sequences a launch is made for: few different numbers, since each has a workspace of its own.
+    pub fn padded(decoding: usize) -> usize {
+        BUCKETS.into_iter().find(|&b| b >= decoding).unwrap_or(decoding)
     }
 
     /// Replaces the step and enqueues its copy. Returns whether the block has moved: nothing recorded before holds then.
@@ -128,15 +153,10 @@ impl StepBlock {
         let sampling: Vec<usize> = (0..seqs.len()).filter(|&i| seqs[i].sample.is_some()).collect();
         self.samples = bucket.unwrap_or(sampling.len());
 
-        let mut pages: Vec<i32> = Vec::new();
-        for phase in Phase::ALL {
-            let padded = bucket.filter(|_| phase == Phase::Decode);
-            let part = phase_seqs(&self.step, seqs, phase, padded, &mut pages);
-            match phase {
-                Phase::Prefill => self.prefill = part,
-                Phase::Decode => self.decode = part,
-            }
-        }
+        let mut pages = std::mem::take(&mut self.pages);
+        pages.clear();
+        phase_seqs(&self.step, seqs, Phase::Prefill, tables, &mut pages, &mut self.prefill);
+        phase_seqs(&self.step, seqs, Phase::Decode, tables, &mut pages, &mut self.decode);
         let work = work_list(&self.prefill.seqs);
         self.work = work.len();
 
@@ -152,6 +172,7 @@ impl StepBlock {
             decode: l.part::<Seq>(self.decode.padded),
             prefill_counters: l.part::<Counters>(self.prefill.padded),
             decode_counters: l.part::<Counters>(self.decode.padded),
+            drawn: l.part::<Drawn>(self.samples),
             work: l.part::<[i32; 2]>(work.len()),
             pages: l.part::<i32>(pages.len()),
         };
@@ -168,7 +189,7 @@ impl StepBlock {
         self.copied[self.turn].wait()?;
         let bytes = self.staging[self.turn].bytes_mut();
         bytes[..layout.pages.offset].fill(0);
-        write(bytes, layout.tokens, self.step.tokens.iter().map(|&t| t as i32), 0);
+        write(bytes, layout.tokens, self.step.tokens.iter().map(|&token| device_token(token)), 0);
         write(bytes, layout.positions, self.step.positions.iter().map(|&p| p as i32), 0);
         write(bytes, layout.slots, slots.into_iter(), -1);
         write(bytes, layout.tails, tails.into_iter(), 0);
@@ -177,7 +198,8 @@ impl StepBlock {
         write(bytes, layout.prefill, self.prefill.seqs.iter().copied(), Seq::default());
         write(bytes, layout.decode, self.decode.seqs.iter().copied(), Seq::default());
         write(bytes, layout.work, work.into_iter(), [-1, 0]);
-        write(bytes, layout.pages, pages.into_iter(), 0);
+        write(bytes, layout.pages, pages.iter().copied(), 0);
+        self.pages = pages;
         // SAFETY: the staging memory is pinned and not written again before its event has passed.
         unsafe { self.block.upload(device, 0, &self.staging[self.turn].bytes()[..l.0])? };
         self.copied[self.turn].record(device)?;
@@ -211,38 +233,34 @@ impl StepBlock {
         self.block.ptr() + part.offset as u64
     }
 
-    /// Enqueues a copy of the votes into `to`, prefill's first.
+    /// What goes back to the host: offset and length.
+    pub fn back(&self) -> (usize, usize) {
+        let from = self.layout.prefill_counters.offset;
+        (from, self.layout.drawn.offset + self.layout.drawn.bytes - from)
+    }
+
+    /// Place in the step, and offset in what goes back, of each sequence's votes.
+    pub fn voting(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (from, _) = self.back();
+        let phases = [(&self.prefill, self.layout.prefill_counters), (&self.decode, self.layout.decode_counters)];
+        phases.into_iter().flat_map(move |(phase, part)| {
+            phase.places.iter().enumerate().map(move |(i, &place)| (place, part.offset - from + i * size_of::<Counters>()))
+        })
+    }
+
+    /// Enqueues a copy of the block from offset `from` on.
     ///
     /// # Safety
     /// As [`DeviceBuffer::download`].
-    pub unsafe fn download_counters(&self, device: &Device, to: &mut Pinned) -> Result<(), KernelError> {
-        let (first, last) = (self.layout.prefill_counters, self.layout.decode_counters);
-        let bytes = last.offset + last.bytes - first.offset;
-        if to.bytes().len() < bytes {
-            *to = Pinned::new(device, bytes.next_power_of_two())?;
-        }
+    pub unsafe fn download(&self, device: &Device, from: usize, to: &mut [u8]) -> Result<(), KernelError> {
         // SAFETY: the caller's contract.
-        unsafe { self.block.download(device, first.offset, &mut to.bytes_mut()[..bytes]) }
+        unsafe { self.block.download(device, from, to) }
     }
 
     /// Whether every draw of the step is the most likely token, and nothing is reported beside it.
     pub fn is_greedy(&self) -> bool {
         let mut params = self.step.seqs.iter().filter_map(|seq| seq.sample.as_ref());
         params.all(|p| p.temperature <= 0.0 && p.logprobs.is_none())
-    }
-
-    /// Adds the votes that `download_counters` brought to the step's.
-    pub fn take_counters(&mut self, from: &[u8]) {
-        let decode_at = self.layout.decode_counters.offset - self.layout.prefill_counters.offset;
-        for (phase, at) in [(&self.prefill, 0), (&self.decode, decode_at)] {
-            for (i, &place) in phase.places.iter().enumerate() {
-                let bytes = &from[at + i * size_of::<Counters>()..][..size_of::<Counters>()];
-                let votes: Counters = bytemuck::pod_read_unaligned(bytes);
-                let counters = &mut self.step.counters[place];
-                counters.votes += votes.votes;
-                counters.skipped += votes.skipped;
-            }
-        }
     }
 }
 
@@ -253,8 +271,10 @@ fn write<T: Pod>(bytes: &mut [u8], part: Part, values: impl Iterator<Item = T>, 
     }
 }
 
-fn phase_seqs(step: &Step, seqs: &[SeqStep<'_>], phase: Phase, padded: Option<usize>, pages: &mut Vec<i32>) -> PhaseSeqs {
-    let mut out = PhaseSeqs::default();
+fn phase_seqs(step: &Step, seqs: &[SeqStep<'_>], phase: Phase, tables: &[Option<ScaleTable>], pages: &mut Vec<i32>, out: &mut PhaseSeqs) {
+    out.places.clear();
+    out.seqs.clear();
+    out.skippable = 0;
     for (place, seq) in step.seqs.iter().enumerate().filter(|(_, seq)| seq.phase == phase) {
         out.places.push(place);
         out.seqs.push(Seq {
@@ -263,15 +283,30 @@ fn phase_seqs(step: &Step, seqs: &[SeqStep<'_>], phase: Phase, padded: Option<us
             q_start: seq.start as i32,
             kv_len: (seq.start + seq.len) as i32,
             final_len: seqs[place].final_len as i32,
-            table: seqs[place].table.map_or(-1, |slot| i32::from(slot.0)),
+            table: table_place(place, &seqs[place], tables),
             pages: pages.len() as i32,
             pad: 0,
         });
+        if seq.ln_lambda.is_some() {
+            out.skippable += seq.start + seq.len;
+        }
         pages.extend(step.pages(seq).iter().map(|&page| page as i32));
     }
-    out.padded = padded.unwrap_or(out.seqs.len());
+    out.padded = if phase == Phase::Decode && !out.seqs.is_empty() { StepBlock::padded(out.seqs.len()) } else { out.seqs.len() };
     out.skipping = skipping(out.places.iter().map(|&place| step.seqs[place].ln_lambda.is_some()));
-    out
+}
+
+/// Where the device finds a sequence's table. One with more rows than a slot holds is not there as a whole: the row in force is, for this
+/// step, in a place that belongs to the sequence's place in the step.
+fn table_place(place: usize, seq: &SeqStep<'_>, tables: &[Option<ScaleTable>]) -> i32 {
+    let Some(slot) = seq.table else { return -1 };
+    let long = tables.get(usize::from(slot.0)).and_then(Option::as_ref).is_some_and(|table| !Table::holds(table));
+    if long { (TABLE_SLOTS + place) as i32 } else { i32::from(slot.0) }
+}
+
+/// A token as the embedding takes it: one that nobody has seen is −1 − its place among those drawn last.
+fn device_token(token: u32) -> i32 {
+    unseen(token).map_or(token as i32, |place| -1 - place as i32)
 }
 
 /// Which of a phase's sequences skip; None where there are none.
@@ -358,6 +393,34 @@ mod tests {
         assert_eq!(StepBlock::bucket(&[]), None);
         assert_eq!(StepBlock::bucket(&[decode.clone(), seq(Phase::Prefill, Some(&greedy))]), None);
         assert_eq!(StepBlock::bucket(&[decode, seq(Phase::Decode, None)]), None);
+    }
+
+    #[test]
+    fn a_long_table_is_found_at_the_sequence_s_own_place() {
+        let table = |rows: u32| Some(ScaleTable::new((1..=rows).map(|n| (n * 10, 1.0).into()).collect(), None).unwrap());
+        let tables = [table(64), table(65), None];
+        let seq = |slot: Option<u16>| SeqStep {
+            tokens: &[1],
+            start: 5,
+            final_len: 6,
+            phase: Phase::Decode,
+            table: slot.map(crate::backend::TableSlot),
+            block_table: &[0],
+            sample: None,
+        };
+        assert_eq!(table_place(3, &seq(None), &tables), -1);
+        assert_eq!(table_place(3, &seq(Some(0)), &tables), 0);
+        assert_eq!(table_place(3, &seq(Some(1)), &tables), 256 + 3);
+    }
+
+    #[test]
+    fn an_unseen_token_points_at_the_draws() {
+        assert_eq!([7, crate::backend::drawn_by(0), crate::backend::drawn_by(5)].map(device_token), [7, -1, -6]);
+    }
+
+    #[test]
+    fn launches_are_for_few_numbers_of_sequences() {
+        assert_eq!([1, 2, 3, 5, 33, 64, 70].map(StepBlock::padded), [1, 2, 4, 8, 64, 64, 70]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::backend::{KernelError, MatrixSource, WeightFormat};
 use half::{bf16, f16};
 
 /// Bytes of one pinned buffer.
-const CHUNK: usize = 16 << 20;
+pub(super) const CHUNK: usize = 16 << 20;
 
 /// Element type of activations and of the weights they are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -108,6 +108,15 @@ pub fn status(status: &Status) -> String {
     if status.cache.pages > 0 {
         add("cache", format!("{} of {} pages of 128 tokens free", status.cache.free, status.cache.pages));
     }
+    if let Some(memory) = &status.memory {
+        let parts: Vec<String> = memory.counted.iter().map(|(what, bytes)| format!("{what} {}", bytes.div_ceil(1 << 20))).collect();
+        let (total, free) = (memory.total.div_ceil(1 << 20), memory.free_before >> 20);
+        add("memory", format!("{total} MiB counted ({}) of {free} free before", parts.join(", ")));
+    }
+    if let Some(load) = status.load.filter(|load| load.seconds > 0.0) {
+        let megabytes = load.bytes as f64 / 1e6;
+        add("loaded", format!("{megabytes:.0} MB of weights in {:.1} s, {:.0} MB/s", load.seconds, megabytes / load.seconds));
+    }
     columns(&rows)
 }
 

@@ -1,11 +1,13 @@
 //! Loads a checkpoint's weights onto a backend and allocates what a step needs.
 
 use super::{Decoder, Layer, Scratch};
-use crate::checkpoint::{Checkpoint, LayerWeights};
-use crate::engine::{CachePlan, EngineOptions, LoadError, ModelInfo};
+use crate::checkpoint::{Architecture, Checkpoint, LayerWeights};
+use crate::engine::{CachePlan, EngineOptions, LoadError, Loaded, ModelInfo};
 use skip_kernels::attention::AttnGeometry;
+use skip_kernels::ledger::ModelShape;
 use skip_kernels::pages::PageLayout;
 use skip_kernels::{Backend, KernelError};
+use std::time::Instant;
 
 /// Sizes of what a decoder allocates besides its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,18 +65,50 @@ impl<B: Backend> Decoder<B> {
             window: None,
         };
         let layout = PageLayout { kv_heads: a.kv_heads, head_dim: a.head_dim, format: limits.kv_format };
-        let tensor = |backend: &mut B, cols| backend.tensor(limits.rows, cols);
-        let scratch = Scratch {
-            x: backend.wide(limits.rows, a.hidden)?,
-            normed: tensor(&mut backend, a.hidden)?,
-            qkv: backend.wide(limits.rows, a.qkv_width())?,
-            attended: tensor(&mut backend, a.heads * a.head_dim)?,
-            gate_up: tensor(&mut backend, 2 * a.intermediate)?,
-            gated: tensor(&mut backend, a.intermediate)?,
-            delta: tensor(&mut backend, a.hidden)?,
-            tail_x: backend.wide(limits.seqs, a.hidden)?,
-            tail_attended: backend.tensor(limits.seqs, a.heads * a.head_dim)?,
+        let (rows, seqs, attended) = (limits.rows, limits.seqs, a.heads * a.head_dim);
+        let tensors = [
+            (rows, a.hidden, true),
+            (rows, a.hidden, false),
+            (rows, a.qkv_width(), true),
+            (rows, attended, false),
+            (rows, 2 * a.intermediate, false),
+            (rows, a.intermediate, false),
+            (rows, a.hidden, false),
+            (seqs, a.hidden, true),
+            (seqs, attended, false),
+        ];
+        let shape = ModelShape {
+            geometry,
+            layers: a.layers,
+            matrix_elements: matrix_elements(a) as u64,
+            vector_elements: (a.layers * (2 * a.hidden + a.qkv_width()) + a.hidden) as u64,
+            vocab: a.vocab,
+            tensors: tensors.to_vec(),
+            seqs,
+            layout,
+            pages: limits.pages,
+            context: limits.context,
         };
+        let ledger = backend.admit(&shape)?;
+        if let Some(ledger) = &ledger {
+            tracing::info!(%ledger, "memory");
+        }
+        let mut tensor = |i: usize| {
+            let (rows, cols, wide) = tensors[i];
+            if wide { backend.wide(rows, cols) } else { backend.tensor(rows, cols) }
+        };
+        let scratch = Scratch {
+            x: tensor(0)?,
+            normed: tensor(1)?,
+            qkv: tensor(2)?,
+            attended: tensor(3)?,
+            gate_up: tensor(4)?,
+            gated: tensor(5)?,
+            delta: tensor(6)?,
+            tail_x: tensor(7)?,
+            tail_attended: tensor(8)?,
+        };
+        let began = Instant::now();
         let (embedding, head) = if a.tied {
             (backend.matrix(&[checkpoint.embedding()?])?, None)
         } else {
@@ -89,8 +123,30 @@ impl<B: Backend> Decoder<B> {
             layers.push(load_layer(&mut backend, checkpoint.layer(index)?, layout, limits.pages)?);
         }
         progress(1.0);
-        Ok(Self { backend, geometry, activation: a.activation, eps: a.norm_eps, embedding, head, final_norm, rope, layers, scratch })
+        let loaded = Loaded { bytes: checkpoint.weight_bytes(), seconds: began.elapsed().as_secs_f64(), ledger };
+        let rate = loaded.bytes as f64 / 1e6 / loaded.seconds.max(1e-9);
+        tracing::info!("{} MB of weights in {:.2} s, {rate:.0} MB/s", loaded.bytes / 1_000_000, loaded.seconds);
+        Ok(Self {
+            backend,
+            geometry,
+            activation: a.activation,
+            eps: a.norm_eps,
+            embedding,
+            head,
+            final_norm,
+            rope,
+            layers,
+            scratch,
+            loaded,
+        })
     }
+}
+
+/// Elements of all matrices.
+fn matrix_elements(a: &Architecture) -> usize {
+    let tables = if a.tied { 1 } else { 2 };
+    let layer = a.qkv_width() + a.heads * a.head_dim + 3 * a.intermediate;
+    (tables * a.vocab + a.layers * layer) * a.hidden
 }
 
 fn load_layer<B: Backend>(backend: &mut B, w: LayerWeights, layout: PageLayout, pages: usize) -> Result<Layer<B>, KernelError> {

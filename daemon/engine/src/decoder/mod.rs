@@ -5,7 +5,7 @@ mod load;
 
 pub use load::DecoderLimits;
 
-use crate::engine::StepModel;
+use crate::engine::{Loaded, StepModel};
 use skip_kernels::attention::AttnGeometry;
 use skip_kernels::backend::{Activation, QkvStore, SeqStep, StepReport, TableSlot};
 use skip_kernels::{Backend, BackendInfo, KernelError, ScaleTable};
@@ -23,6 +23,7 @@ pub struct Decoder<B: Backend> {
     rope: B::RopeTable,
     layers: Vec<Layer<B>>,
     scratch: Scratch<B>,
+    loaded: Loaded,
 }
 
 struct Layer<B: Backend> {
@@ -109,10 +110,22 @@ impl<B: Backend> StepModel for Decoder<B> {
         self.backend.set_table(slot, table)
     }
 
-    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
+    fn loaded(&self) -> Option<Loaded> {
+        Some(self.loaded.clone())
+    }
+
+    fn depth(&self) -> usize {
+        self.backend.depth()
+    }
+
+    fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
         self.backend.begin_step(seqs)?;
         self.layers(seqs.iter().any(|seq| seq.sample.is_some()), interrupted)?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        self.backend.sample(&self.scratch.normed, head, report)
+        self.backend.sample(&self.scratch.normed, head)
+    }
+
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+        self.backend.finish(report)
     }
 }

@@ -13,6 +13,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::decoder::{Decoder, DecoderLimits};
 use control::Shared;
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
+use skip_kernels::ledger::Ledger;
 use skip_kernels::{Backend, BackendInfo, KernelError, ScaleTable};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -130,9 +131,36 @@ pub trait StepModel {
     fn backend(&self) -> BackendInfo;
     /// Puts a table in a slot, for sequences that start from now on.
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError>;
-    /// Runs one step. `interrupted` is asked between layers; once it says true the step ends with [`KernelError::Aborted`] and has no effect
-    /// but on cache slots at and behind each sequence's `start`.
-    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError>;
+    /// What was loaded, where it is counted.
+    fn loaded(&self) -> Option<Loaded> {
+        None
+    }
+    /// Steps that may be started before the first of them is finished; see [`skip_kernels::Backend::depth`].
+    fn depth(&self) -> usize {
+        1
+    }
+    /// Starts a step. `interrupted` is asked between layers; once it says true the step ends with [`KernelError::Aborted`] and has no effect
+    /// but on cache slots at and behind each sequence's `start`. A step that was not started is not finished either.
+    fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError>;
+    /// Waits for the oldest step that was started and not finished, and gives what it gave.
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError>;
+
+    /// A step from start to finish.
+    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
+        self.start(seqs, interrupted)?;
+        self.finish(report)
+    }
+}
+
+/// Weights on a device, and the memory it took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// Bytes of weights in the checkpoint's files.
+    pub bytes: u64,
+    /// Seconds from the first weight to the last.
+    pub seconds: f64,
+    /// What was counted before; None where the backend does not count.
+    pub ledger: Option<Ledger>,
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
 //! The loop's thread: loads, then steps until it is told to stop, then ends whatever is left with a terminal event.
+//!
+//! Where the model allows it, the next step is started while one is under way, with tokens that only the device knows: neither waits for the other.
 
 use super::control::Shared;
 use super::options::{CachePlan, EngineOptions};
@@ -56,6 +58,22 @@ struct Loop<'a> {
     /// Tokens taken by their readers' channels.
     delivered: u64,
     drains: Vec<oneshot::Sender<()>>,
+    /// Steps started and not finished, the oldest first.
+    under_way: VecDeque<UnderWay>,
+    clock: HostClock,
+}
+
+/// A step that was started.
+struct UnderWay {
+    plan: Plan,
+    began: Instant,
+}
+
+/// The time that the loop's thread takes for itself, from the end of a step to the end of the next.
+struct HostClock {
+    last: Instant,
+    /// A step with prompt tokens was started since: its launches are not a decode step's.
+    prefilled: bool,
 }
 
 impl<'a> Loop<'a> {
@@ -71,70 +89,124 @@ impl<'a> Loop<'a> {
             tables: options.tables.clone(),
         });
         let inbox = Inbox { messages, early: VecDeque::new(), shutdown: false };
-        Self { shared, inbox, scheduler, routes: Routes::default(), events: Vec::new(), delivered: 0, drains: Vec::new() }
+        let clock = HostClock { last: Instant::now(), prefilled: false };
+        Self {
+            shared,
+            inbox,
+            scheduler,
+            routes: Routes::default(),
+            events: Vec::new(),
+            delivered: 0,
+            drains: Vec::new(),
+            under_way: VecDeque::new(),
+            clock,
+        }
     }
 
     fn ready(&mut self, model: &impl StepModel) {
-        self.shared.update_status(|status| status.backend = Some(model.backend()));
+        self.shared.update_status(|status| {
+            status.backend = Some(model.backend());
+            status.loaded = model.loaded();
+        });
         let draining = self.shared.draining.load(Ordering::Acquire);
         self.shared.set_state(if draining { EngineState::Draining } else { EngineState::Ready });
     }
 
     /// Steps until shutdown; only a device fault ends it otherwise.
     fn run(&mut self, model: &mut impl StepModel) -> Result<(), EngineError> {
+        let depth = model.depth().max(1);
         let mut report = StepReport::default();
         loop {
             self.receive();
             if self.inbox.shutdown {
                 return Ok(());
             }
-            let plan = self.scheduler.plan(Instant::now(), &mut self.events);
-            self.dispatch();
-            self.publish(|_| {});
-            if plan.seqs.is_empty() {
-                continue;
-            }
-            let began = Instant::now();
-            let outcome = self.step(model, &plan, &mut report);
-            let now = Instant::now();
-            match outcome {
-                Ok(()) => {
-                    let elapsed = now - began;
-                    self.scheduler.complete(&plan, &report, elapsed, now, &mut self.events);
-                    self.count(&plan, &report, elapsed);
-                    self.dispatch();
-                }
-                // Nothing has moved; what was cancelled leaves, the rest is planned again.
-                Err(KernelError::Aborted) => {}
-                Err(KernelError::Device(fault)) => return Err(EngineError::Device(fault)),
-                Err(error) => {
-                    tracing::error!(%error, "a step failed; its requests end");
-                    self.scheduler.fail(&plan, &error.to_string(), now, &mut self.events);
-                    self.dispatch();
-                    self.publish(|_| {});
-                }
+            let started = self.under_way.len() < depth && self.start(model, &mut report)?;
+            if !(started && self.under_way.len() < depth) {
+                self.finish(model, &mut report)?;
             }
         }
     }
 
-    fn step(&mut self, model: &mut impl StepModel, plan: &Plan, report: &mut StepReport) -> Result<(), KernelError> {
+    /// Starts the next step; false where there is none, or not now.
+    fn start(&mut self, model: &mut impl StepModel, report: &mut StepReport) -> Result<bool, EngineError> {
+        let beside = self.under_way.back().map(|step| &step.plan);
+        let plan = self.scheduler.plan(Instant::now(), beside, &mut self.events);
+        self.dispatch();
+        self.publish(|_| {});
+        if plan.seqs.is_empty() {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        match self.start_plan(model, &plan) {
+            Ok(()) => {
+                self.scheduler.begin(&plan);
+                self.clock.prefilled |= plan.tokens(Phase::Prefill) > 0;
+                self.under_way.push_back(UnderWay { plan, began });
+                Ok(true)
+            }
+            // Nothing has moved; what was cancelled leaves, the rest is planned again.
+            Err(KernelError::Aborted) => Ok(false),
+            Err(KernelError::Device(fault)) => Err(EngineError::Device(fault)),
+            Err(error) => {
+                // What the step before gave its requests is theirs all the same.
+                while !self.under_way.is_empty() {
+                    self.finish(model, report)?;
+                }
+                self.fail(&plan, &error);
+                Ok(false)
+            }
+        }
+    }
+
+    fn start_plan(&mut self, model: &mut impl StepModel, plan: &Plan) -> Result<(), KernelError> {
         for (slot, table) in &plan.uploads {
             model.set_table(*slot, &table.table)?;
         }
         let steps: Vec<SeqStep<'_>> = self.scheduler.steps(plan);
         let inbox = &mut self.inbox;
-        model.step(&steps, &mut || inbox.ends_step(plan), report)
+        model.start(&steps, &mut || inbox.ends_step(plan))
+    }
+
+    /// Waits for the oldest step under way, if there is one, and takes what it gave.
+    fn finish(&mut self, model: &mut impl StepModel, report: &mut StepReport) -> Result<(), EngineError> {
+        let Some(UnderWay { mut plan, began }) = self.under_way.pop_front() else { return Ok(()) };
+        let outcome = model.finish(report);
+        let now = Instant::now();
+        let (since, prefilled) = (self.clock.last, self.clock.prefilled);
+        self.clock = HostClock { last: now, prefilled: false };
+        match outcome {
+            Ok(()) => {
+                // A step that began beside another has had the device since that one ended.
+                let elapsed = now - began.max(since);
+                let host = (!prefilled).then(|| (now - since).as_secs_f64() - report.device_seconds);
+                self.scheduler.complete(&mut plan, report, elapsed, now, &mut self.events);
+                self.count(&plan, report, elapsed, host);
+                self.dispatch();
+            }
+            Err(KernelError::Device(fault)) => return Err(EngineError::Device(fault)),
+            Err(error) => self.fail(&plan, &error),
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, plan: &Plan, error: &KernelError) {
+        tracing::error!(%error, "a step failed; its requests end");
+        self.scheduler.fail(plan, &error.to_string(), Instant::now(), &mut self.events);
+        self.dispatch();
+        self.publish(|_| {});
     }
 
     /// Applies all messages; sleeps for the first when there is nothing to do.
     fn receive(&mut self) {
-        if self.scheduler.is_idle() {
+        if self.scheduler.is_idle() && self.under_way.is_empty() {
             self.drains.drain(..).for_each(acknowledge);
             match self.inbox.wait() {
                 Some(message) => self.apply(message),
                 // Every handle is gone: nobody can ask for anything any more.
                 None => self.inbox.shutdown = true,
             }
+            self.clock.last = Instant::now();
         }
         while let Some(message) = self.inbox.next() {
             self.apply(message);
@@ -189,7 +261,8 @@ impl<'a> Loop<'a> {
         }
     }
 
-    fn count(&self, plan: &Plan, report: &StepReport, elapsed: Duration) {
+    /// Counts a step; `host` are the seconds the loop's thread took beside it, where they are a decode step's.
+    fn count(&self, plan: &Plan, report: &StepReport, elapsed: Duration, host: Option<f64>) {
         let (prefill, decode) = (plan.tokens(Phase::Prefill), plan.tokens(Phase::Decode));
         let seconds = elapsed.as_secs_f64().max(1e-9);
         self.publish(|status| {
@@ -202,6 +275,10 @@ impl<'a> Loop<'a> {
             }
             if decode > 0 && prefill == 0 {
                 status.decode_speed = decode as f64 / seconds;
+                if let Some(host) = host {
+                    status.decode_steps += 1;
+                    status.decode_host_seconds += host;
+                }
             }
             for (seq, votes) in plan.seqs.iter().zip(&report.counters) {
                 status.count_votes(seq.phase, seq.table.as_ref(), *votes);

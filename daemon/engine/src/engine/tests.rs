@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::handle::{ClientId, FinishReason, Generation, NamedTable, Priority, Request, SubmitError, TableSet};
+use skip_kernels::attention::SkipCounters;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +18,10 @@ struct Fake {
     fault: Arc<std::sync::Mutex<Option<Fault>>>,
     /// Steps wait while it is set.
     hold: Arc<AtomicBool>,
+    /// Steps under way at most; 0 is 1.
+    depth: usize,
+    /// What the steps under way gave, or their fault.
+    gave: std::collections::VecDeque<Result<StepReport, KernelError>>,
 }
 
 enum Fault {
@@ -35,7 +40,11 @@ impl StepModel for Fake {
         Ok(())
     }
 
-    fn step(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
+    fn depth(&self) -> usize {
+        self.depth.max(1)
+    }
+
+    fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
         for _ in 0..10 {
             loop {
                 if interrupted() {
@@ -53,18 +62,26 @@ impl StepModel for Fake {
         }
         let fault = self.fault.lock().unwrap().take();
         let draw = |s: &SeqStep<'_>| s.sample.map(|_| Sampled { token: (s.start + s.tokens.len()) as u32, ..Sampled::default() });
-        report.sampled = seqs.iter().map(draw).collect();
-        report.counters = seqs.iter().map(|_| Default::default()).collect();
+        let votes = |_| SkipCounters { votes: 1, ..SkipCounters::default() };
+        let mut report = StepReport { sampled: seqs.iter().map(draw).collect(), ..StepReport::default() };
+        report.counters = seqs.iter().map(votes).collect();
         match fault {
-            None => Ok(()),
-            Some(Fault::Device) => Err(KernelError::Device("gone".into())),
-            Some(Fault::Invalid) => Err(KernelError::Invalid("shape".into())),
+            None => {}
+            Some(Fault::Invalid) => return Err(KernelError::Invalid("shape".into())),
             Some(Fault::Panic) => panic!("defect"),
-            Some(Fault::NotANumber) => {
-                report.sampled.iter_mut().flatten().for_each(|s| s.token = u32::MAX);
-                Ok(())
+            Some(Fault::Device) => {
+                self.gave.push_back(Err(KernelError::Device("gone".into())));
+                return Ok(());
             }
+            Some(Fault::NotANumber) => report.sampled.iter_mut().flatten().for_each(|s| s.token = u32::MAX),
         }
+        self.gave.push_back(Ok(report));
+        Ok(())
+    }
+
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+        *report = self.gave.pop_front().unwrap()?;
+        Ok(())
     }
 }
 
@@ -119,6 +136,41 @@ async fn tokens_arrive_in_order_and_then_one_terminal_event() {
     let status = engine.status();
     assert_eq!((status.prompt_tokens, status.generated_tokens, status.running, status.queued, status.pages_used), (27, 7, 0, 0, 0));
     assert_eq!((status.finished(FinishReason::Eos), status.finished(FinishReason::Length)), (1, 1));
+}
+
+#[tokio::test]
+async fn with_a_step_ahead_answers_and_counts_are_the_same() {
+    for depth in [1, 2] {
+        let engine = start(Fake { depth, ..Fake::default() });
+        engine.ready().await.unwrap();
+        let (eos, length) = tokio::join!(collect(engine.submit(request(5, 40)).unwrap()), collect(engine.submit(request(20, 4)).unwrap()));
+        assert_eq!((eos.0, length.0), (vec![5, 6, 7, 8, 9], vec![20, 21, 22, 23]));
+        assert_eq!((eos.1.reason, eos.1.usage.decode.counters.votes), (FinishReason::Eos, 4));
+        assert_eq!(length.1.usage.decode.counters.votes, 3);
+        assert!(engine.drain().await);
+        let status = engine.status();
+        assert_eq!((status.prompt_tokens, status.generated_tokens, status.pages_used), (25, 9, 0));
+        assert_eq!((status.decode.votes, status.prefill.votes), (7, 2), "a row beyond the end of a request is not counted");
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_is_refused_ahead_does_not_take_the_token_before_it() {
+    let fake = Fake { depth: 2, ..Fake::default() };
+    let (fault, layers) = (fake.fault.clone(), fake.layers.clone());
+    let hold = fake.hold.clone();
+    hold.store(true, Ordering::Release);
+    let engine = start(fake);
+    let generation = engine.submit(request(20, 50)).unwrap();
+    hold.store(false, Ordering::Release);
+    while layers.load(Ordering::Acquire) < 100 {
+        tokio::task::yield_now().await;
+    }
+    *fault.lock().unwrap() = Some(Fault::Invalid);
+    let (ids, finished) = collect(generation).await;
+    assert!(matches!(finished.reason, FinishReason::Error | FinishReason::Length), "{finished:?}");
+    assert_eq!(finished.usage.completion_tokens as usize, ids.len());
+    assert!(ids.iter().enumerate().all(|(i, &id)| id as usize == 20 + i));
 }
 
 #[tokio::test]

@@ -1,5 +1,9 @@
 //! Decides what each step runs: admission, classes, fairness, chunks, and what became of every token. A pure state machine:
 //! no threads, no clock, no channels; time is passed in, and what happened comes out as events.
+//!
+//! A step is planned, begun, and completed; where the model allows it, the next is planned and begun before this one is completed. A request
+//! that ends meanwhile may have a row in a step under way: what that gives is discarded. Its pages and table slots are free at once, for
+//! the device runs steps in the order they were begun: who gets them next writes them after that row did, and before reading them.
 
 mod sequence;
 mod slots;
@@ -10,6 +14,7 @@ use crate::cache::{PageAllocator, PageLease, pages_for};
 use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Priority, Request, RequestId, TableSet, TokenEvent, Usage};
 use sequence::Sequence;
 use skip_kernels::Phase;
+use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
 use slots::TableSlots;
 use speed::Speed;
@@ -71,7 +76,7 @@ pub struct Planned {
     pub phase: Phase,
     /// The table, for counting.
     pub table: Option<Arc<NamedTable>>,
-    /// Its place among the running ones, until `complete`.
+    /// Its place among the running ones when it was planned.
     index: usize,
     range: Range<usize>,
     sample: bool,
@@ -196,13 +201,14 @@ impl Scheduler {
         self.end_where(now, events, |id, _| of_step(id).then(|| (FinishReason::Error, Some(detail.to_owned()))));
     }
 
-    /// Retires what is past its deadline, admits what fits, and picks the next step.
-    pub fn plan(&mut self, now: Instant, events: &mut Vec<Event>) -> Plan {
+    /// Retires what is past its deadline, admits what fits, and picks the next step, which may be empty. `beside` is the step that is under way,
+    /// if there is one: of the two only one has prompt tokens, so that none waits for more than one long step.
+    pub fn plan(&mut self, now: Instant, beside: Option<&Plan>, events: &mut Vec<Event>) -> Plan {
         self.end_where(now, events, |_, arrival| {
             arrival.request.deadline.is_some_and(|d| d <= now).then_some((FinishReason::Deadline, None))
         });
         self.admit(now, events);
-        let mut plan = Plan { uploads: std::mem::take(&mut self.uploads), seqs: Vec::new() };
+        let mut plan = Plan::default();
         let Some(class) = self.running.iter().map(|s| s.arrival.request.priority).max() else {
             return plan;
         };
@@ -211,11 +217,15 @@ impl Scheduler {
         for (index, s) in self.running.iter().enumerate().filter(|(_, s)| of_class(s)) {
             match s.phase() {
                 Phase::Prefill => prefills.push(index),
+                Phase::Decode if !s.goes_on() => {}
                 Phase::Decode => {
                     decodes += 1;
                     plan.seqs.push(self.planned(index, s.cached..s.tokens.len()));
                 }
             }
+        }
+        if !prefills.is_empty() && beside.is_some_and(|step| step.tokens(Phase::Prefill) > 0) {
+            return Plan::default();
         }
         prefills.sort_by_key(|&i| self.prefill_turns.rank(self.running[i].arrival.request.client));
         let mut left = self.speed.tokens(decodes);
@@ -235,10 +245,20 @@ impl Scheduler {
                 break;
             }
         }
+        if !plan.seqs.is_empty() {
+            plan.uploads = std::mem::take(&mut self.uploads);
+        }
         plan
     }
 
-    /// The plan in the backend's terms.
+    /// The step is under way. Nothing may have changed since `plan`.
+    pub fn begin(&mut self, plan: &Plan) {
+        for (place, planned) in plan.seqs.iter().enumerate() {
+            self.running[planned.index].begin(&planned.range, planned.sample.then_some(place));
+        }
+    }
+
+    /// The plan in the backend's terms, until something changes.
     pub fn steps(&self, plan: &Plan) -> Vec<SeqStep<'_>> {
         let step = |p: &Planned| {
             let s = &self.running[p.index];
@@ -255,18 +275,24 @@ impl Scheduler {
         plan.seqs.iter().map(step).collect()
     }
 
-    /// Takes a step's results. Nothing may have changed since `plan`.
-    pub fn complete(&mut self, plan: &Plan, report: &StepReport, elapsed: Duration, now: Instant, events: &mut Vec<Event>) {
+    /// Takes the results of the oldest step under way, `elapsed` of which were its own. What it gave for requests that have ended since leaves
+    /// plan and report uncounted.
+    pub fn complete(&mut self, plan: &mut Plan, report: &mut StepReport, elapsed: Duration, now: Instant, events: &mut Vec<Event>) {
         self.speed.learn(plan.tokens(Phase::Prefill), plan.tokens(Phase::Decode), elapsed.as_secs_f64());
+        report.counters.resize(plan.seqs.len(), SkipCounters::default());
+        report.sampled.resize(plan.seqs.len(), None);
+        let lives: Vec<Option<usize>> = plan.seqs.iter().map(|planned| self.place_of(planned)).collect();
+        retain(&mut plan.seqs, &lives);
+        retain(&mut report.counters, &lives);
+        retain(&mut report.sampled, &lives);
         let mut ended = Vec::new();
-        for (i, planned) in plan.seqs.iter().enumerate() {
-            let s = &mut self.running[planned.index];
-            s.count(planned.phase, report.counters.get(i).copied().unwrap_or_default());
-            s.cached = planned.range.end;
+        for (i, (planned, place)) in plan.seqs.iter().zip(lives.into_iter().flatten()).enumerate() {
+            let s = &mut self.running[place];
+            s.count(planned.phase, report.counters[i]);
             if !planned.sample {
                 continue;
             }
-            match report.sampled.get(i).cloned().flatten() {
+            match report.sampled[i].take() {
                 Some(sampled) if sampled.token < self.options.vocabulary => {
                     let (is_eos, reason) = s.take(sampled.token, &self.options.eos, now);
                     events.push(Event::Token(s.id, TokenEvent { sampled, is_eos }));
@@ -278,6 +304,12 @@ impl Scheduler {
         if !ended.is_empty() {
             self.end_where(now, events, |id, _| ended.iter().find(|e| e.0 == id).map(|e| (e.1, e.2.clone())));
         }
+    }
+
+    /// Where a planned sequence is now, if it is still there.
+    fn place_of(&self, planned: &Planned) -> Option<usize> {
+        let at = |i: usize| self.running.get(i).is_some_and(|s| s.id == planned.id);
+        if at(planned.index) { Some(planned.index) } else { self.running.iter().position(|s| s.id == planned.id) }
     }
 
     fn planned(&self, index: usize, range: Range<usize>) -> Planned {
@@ -366,6 +398,12 @@ impl Scheduler {
             self.prefill_turns.keep(|client| present.contains(&client));
         }
     }
+}
+
+/// Keeps what belongs to a sequence that is still there.
+fn retain<T>(items: &mut Vec<T>, lives: &[Option<usize>]) {
+    let mut lives = lives.iter();
+    items.retain(|_| lives.next().is_some_and(Option::is_some));
 }
 
 /// Pages for the prompt and all that may follow.

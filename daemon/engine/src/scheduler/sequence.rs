@@ -5,7 +5,7 @@ use crate::cache::PageLease;
 use crate::handle::{FinishReason, Finished, PhaseUsage, RequestId, TableSet, Usage};
 use skip_kernels::Phase;
 use skip_kernels::attention::SkipCounters;
-use skip_kernels::backend::TableSlot;
+use skip_kernels::backend::{TableSlot, drawn_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 pub(super) struct Sequence {
     pub id: RequestId,
     pub arrival: Arrival,
-    /// Prompt, then drawn tokens.
+    /// Prompt, then drawn tokens; those of steps under way stand for themselves ([`drawn_by`]).
     pub tokens: Vec<u32>,
     prompt: usize,
-    /// Keys in the cache.
+    /// Tokens at the end that nobody has seen.
+    unseen: usize,
+    /// Keys in the cache once the steps under way are done.
     pub cached: usize,
     pub pages: PageLease,
     /// The tables it began with.
@@ -45,6 +47,7 @@ impl Sequence {
             arrival,
             prompt: tokens.len(),
             tokens,
+            unseen: 0,
             cached: 0,
             pages,
             tables,
@@ -65,6 +68,20 @@ impl Sequence {
         self.prompt
     }
 
+    /// Whether it can be part of a step: it has a token that is in no step yet, and wants more than those under way will give.
+    pub fn goes_on(&self) -> bool {
+        self.cached < self.tokens.len() && self.tokens.len() - self.prompt < self.arrival.request.max_tokens as usize
+    }
+
+    /// A step over `range` is under way; where it draws, the sequence's place in it.
+    pub fn begin(&mut self, range: &Range<usize>, draws: Option<usize>) {
+        self.cached = range.end;
+        if let Some(place) = draws {
+            self.tokens.push(drawn_by(place));
+            self.unseen += 1;
+        }
+    }
+
     /// L of the vote for a step over `range`.
     pub fn final_len(&self, range: &Range<usize>) -> usize {
         if range.start < self.prompt { self.prompt } else { range.end }
@@ -79,14 +96,16 @@ impl Sequence {
         self.counters[phase as usize] += votes;
     }
 
-    /// Takes a drawn token; says whether it is an end-of-sequence one that counts, and why the request ends with it, if it does.
+    /// Takes the token drawn in the oldest step under way; says whether it is an end-of-sequence one that counts, and why the request ends with it, if it does.
     pub fn take(&mut self, token: u32, eos: &[u32], now: Instant) -> (bool, Option<FinishReason>) {
-        self.tokens.push(token);
+        let at = self.tokens.len() - self.unseen;
+        self.tokens[at] = token;
+        self.unseen -= 1;
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         let request = &self.arrival.request;
         let is_eos = !request.ignore_eos && eos.contains(&token);
-        let full = self.tokens.len() - self.prompt >= request.max_tokens as usize;
+        let full = at + 1 - self.prompt >= request.max_tokens as usize;
         let reason = if is_eos { Some(FinishReason::Eos) } else { full.then_some(FinishReason::Length) };
         (is_eos, reason)
     }
@@ -106,7 +125,7 @@ impl Sequence {
         let between = |a: Instant, b: Instant| b.saturating_duration_since(a);
         let usage = Usage {
             prompt_tokens: self.prompt as u32,
-            completion_tokens: (self.tokens.len() - self.prompt) as u32,
+            completion_tokens: (self.tokens.len() - self.unseen - self.prompt) as u32,
             reused_tokens: 0,
             prefill: phase_usage(Phase::Prefill),
             decode: phase_usage(Phase::Decode),

@@ -5,9 +5,10 @@ use super::*;
 use proptest::prelude::*;
 use skip_kernels::PAGE;
 use skip_kernels::attention::SkipCounters;
+use skip_kernels::backend::unseen;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 const VOCABULARY: u32 = 1000;
 const EOS: u32 = 7;
@@ -30,32 +31,67 @@ fn expected(request: &Request) -> Vec<u32> {
     tokens.split_off(request.prompt.len())
 }
 
+/// A sequence of a step as the device has it: nothing that the host changes later.
+struct OnDevice {
+    tokens: Vec<u32>,
+    start: usize,
+    block_table: Vec<u32>,
+    draws: bool,
+    votes: u64,
+}
+
 struct FakeModel {
     pages: Vec<[u32; PAGE]>,
+    /// Tokens of the step that ran last, by place.
+    drawn: Vec<u32>,
+    /// Steps that were begun and have not run.
+    begun: VecDeque<Vec<OnDevice>>,
 }
 
 impl FakeModel {
-    fn step(&mut self, steps: &[SeqStep<'_>]) -> StepReport {
+    fn begin(&mut self, steps: &[SeqStep<'_>]) {
+        let on_device = |s: &SeqStep<'_>| OnDevice {
+            tokens: s.tokens.to_vec(),
+            start: s.start,
+            block_table: s.block_table.to_vec(),
+            draws: s.sample.is_some(),
+            votes: if s.table.is_some() { s.tokens.len() as u64 } else { 0 },
+        };
+        self.begun.push_back(steps.iter().map(on_device).collect());
+    }
+
+    /// Runs the oldest step that was begun.
+    fn finish(&mut self) -> StepReport {
         let mut report = StepReport::default();
-        for s in steps {
+        let mut drawn = Vec::new();
+        for s in self.begun.pop_front().unwrap() {
             for (i, &token) in s.tokens.iter().enumerate() {
                 let at = s.start + i;
+                let token = unseen(token).map_or(token, |place| self.drawn[place]);
                 self.pages[s.block_table[at / PAGE] as usize][at % PAGE] = token;
             }
             let end = s.start + s.tokens.len();
             let keys: Vec<u32> = (0..end).map(|at| self.pages[s.block_table[at / PAGE] as usize][at % PAGE]).collect();
-            let sampled = s.sample.map(|_| Sampled { token: next_token(&keys), ..Sampled::default() });
-            report.sampled.push(sampled);
-            let votes = if s.table.is_some() { s.tokens.len() as u64 } else { 0 };
-            report.counters.push(SkipCounters { votes, ..SkipCounters::default() });
+            drawn.push(if s.draws { next_token(&keys) } else { u32::MAX });
+            report.sampled.push(s.draws.then(|| Sampled { token: next_token(&keys), ..Sampled::default() }));
+            report.counters.push(SkipCounters { votes: s.votes, ..SkipCounters::default() });
         }
+        self.drawn = drawn;
         report
+    }
+
+    fn step(&mut self, steps: &[SeqStep<'_>]) -> StepReport {
+        self.begin(steps);
+        self.finish()
     }
 }
 
 struct Rig {
     scheduler: Scheduler,
     model: FakeModel,
+    /// Steps under way, at most `depth` after each.
+    under_way: VecDeque<Plan>,
+    depth: usize,
     events: Vec<Event>,
     now: Instant,
     next_id: u64,
@@ -63,6 +99,10 @@ struct Rig {
 
 impl Rig {
     fn new(pages: u32, max_running: usize) -> Self {
+        Self::with_depth(pages, max_running, 1)
+    }
+
+    fn with_depth(pages: u32, max_running: usize, depth: usize) -> Self {
         let options = SchedulerOptions {
             pages,
             max_running,
@@ -73,8 +113,16 @@ impl Rig {
             vocabulary: VOCABULARY,
             tables: TableSet::default(),
         };
-        let model = FakeModel { pages: vec![[u32::MAX; PAGE]; pages as usize] };
-        Self { scheduler: Scheduler::new(options), model, events: Vec::new(), now: Instant::now(), next_id: 0 }
+        let model = FakeModel { pages: vec![[u32::MAX; PAGE]; pages as usize], drawn: Vec::new(), begun: VecDeque::new() };
+        Self {
+            scheduler: Scheduler::new(options),
+            model,
+            under_way: VecDeque::new(),
+            depth,
+            events: Vec::new(),
+            now: Instant::now(),
+            next_id: 0,
+        }
     }
 
     fn submit(&mut self, request: Request) -> RequestId {
@@ -84,22 +132,35 @@ impl Rig {
         id
     }
 
-    /// One step at one millisecond a token; gives its plan.
+    /// One turn of the engine's loop: begins a step if there is one, and finishes the oldest where no more may be under way or none was begun.
+    /// Gives what was begun.
     fn step(&mut self) -> Plan {
-        let plan = self.scheduler.plan(self.now, &mut self.events);
+        let plan = self.scheduler.plan(self.now, self.under_way.back(), &mut self.events);
         if !plan.seqs.is_empty() {
-            let report = self.model.step(&self.scheduler.steps(&plan));
-            let elapsed = Duration::from_millis((plan.tokens(Phase::Prefill) + plan.tokens(Phase::Decode)) as u64);
-            self.now += elapsed;
-            self.scheduler.complete(&plan, &report, elapsed, self.now, &mut self.events);
+            self.model.begin(&self.scheduler.steps(&plan));
+            self.scheduler.begin(&plan);
+            self.under_way.push_back(plan.clone());
+        }
+        if plan.seqs.is_empty() || self.under_way.len() == self.depth {
+            self.finish();
         }
         plan
     }
 
+    /// Finishes the oldest step under way, one millisecond a token.
+    fn finish(&mut self) {
+        let Some(mut plan) = self.under_way.pop_front() else { return };
+        let elapsed = Duration::from_millis((plan.tokens(Phase::Prefill) + plan.tokens(Phase::Decode)) as u64);
+        self.now += elapsed;
+        let mut report = self.model.finish();
+        self.scheduler.complete(&mut plan, &mut report, elapsed, self.now, &mut self.events);
+    }
+
     fn run(&mut self) {
         let mut steps = 0;
-        while !self.scheduler.is_idle() {
-            assert!(!self.step().seqs.is_empty(), "nothing runs although something is there");
+        while !self.scheduler.is_idle() || !self.under_way.is_empty() {
+            let waited = !self.under_way.is_empty();
+            assert!(!self.step().seqs.is_empty() || waited, "nothing runs although something is there");
             steps += 1;
             assert!(steps < 10_000);
         }
@@ -302,7 +363,7 @@ fn tables_of_a_failed_step_are_put_in_place_again() {
     let mut rig = Rig::new(64, 8);
     rig.scheduler.set_tables(TableSet { prefill: Some(table(2.0)), decode: None });
     rig.submit(request(1, 40, 2));
-    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+    let plan = rig.scheduler.plan(rig.now, None, &mut rig.events);
     rig.scheduler.fail(&plan, "no room", rig.now, &mut rig.events);
     rig.submit(request(1, 40, 2));
     assert_eq!(rig.step().uploads.len(), 1);
@@ -315,11 +376,12 @@ fn the_vote_length_is_the_whole_prompt_in_every_chunk_and_the_keys_there_are_in_
     rig.submit(request(1, 300, 3));
     let mut seen = Vec::new();
     while !rig.scheduler.is_idle() {
-        let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+        let mut plan = rig.scheduler.plan(rig.now, None, &mut rig.events);
         let steps = rig.scheduler.steps(&plan);
         seen.extend(steps.iter().map(|s| (s.start, s.tokens.len(), s.final_len)));
-        let report = rig.model.step(&steps);
-        rig.scheduler.complete(&plan, &report, Duration::from_millis(500), rig.now, &mut rig.events);
+        let mut report = rig.model.step(&steps);
+        rig.scheduler.begin(&plan);
+        rig.scheduler.complete(&mut plan, &mut report, Duration::from_millis(500), rig.now, &mut rig.events);
     }
     assert_eq!(seen, [(0, 128, 300), (128, 128, 300), (256, 44, 300), (300, 1, 301), (301, 1, 302)]);
 }
@@ -328,14 +390,76 @@ fn the_vote_length_is_the_whole_prompt_in_every_chunk_and_the_keys_there_are_in_
 fn logits_that_are_no_numbers_end_their_request_alone() {
     let mut rig = Rig::new(64, 8);
     let (bad, good) = (rig.submit(request(1, 20, 5)), rig.submit(request(2, 20, 5)));
-    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+    let mut plan = rig.scheduler.plan(rig.now, None, &mut rig.events);
     let mut report = rig.model.step(&rig.scheduler.steps(&plan));
+    rig.scheduler.begin(&plan);
     let place = plan.seqs.iter().position(|s| s.id == bad).unwrap();
     report.sampled[place] = Some(Sampled { token: u32::MAX, ..Sampled::default() });
-    rig.scheduler.complete(&plan, &report, Duration::from_millis(1), rig.now, &mut rig.events);
+    rig.scheduler.complete(&mut plan, &mut report, Duration::from_millis(1), rig.now, &mut rig.events);
     rig.run();
     assert_eq!(rig.finished(bad)[0].reason, FinishReason::Error);
     assert_eq!(rig.finished(good)[0].reason, FinishReason::Length);
+}
+
+#[test]
+fn a_step_ahead_takes_the_token_that_nobody_has_seen_and_what_it_overshoots_is_discarded() {
+    // A prompt whose answer has an end-of-sequence token in the middle, and not at the end.
+    let ends = |prompt: usize| {
+        let r = Request { ignore_eos: false, ..request(1, prompt, 2000) };
+        (3..1999).contains(&expected(&r).len()).then_some(r)
+    };
+    let ends = (1..400).find_map(ends).expect("one prompt in a few ends");
+    let length = expected(&ends).len();
+    let mut rig = Rig::with_depth(64, 8, 2);
+    rig.scheduler.set_tables(TableSet { prefill: None, decode: Some(table(9.0)) });
+    let id = rig.submit(ends.clone());
+    let mut begun = 0;
+    while !rig.scheduler.is_idle() || !rig.under_way.is_empty() {
+        begun += rig.step().tokens(Phase::Decode);
+        if let Some(end) = rig.finished(id).first() {
+            assert_eq!(end.usage.decode.counters.votes as usize, length - 1, "votes of the discarded row are not counted");
+        }
+    }
+    assert_eq!(rig.tokens(id), expected(&ends));
+    assert_eq!(begun, length, "one row beyond the {} that were wanted", length - 1);
+    // Without an end-of-sequence token the last token is known beforehand.
+    let exact = rig.submit(request(1, 20, 9));
+    let mut begun = 0;
+    while !rig.scheduler.is_idle() || !rig.under_way.is_empty() {
+        begun += rig.step().tokens(Phase::Decode);
+    }
+    assert_eq!((rig.tokens(exact).len(), begun), (9, 8));
+}
+
+#[test]
+fn of_two_steps_under_way_one_has_prompt_tokens() {
+    let mut rig = Rig::with_depth(64, 8, 2);
+    rig.submit(request(1, 300, 2));
+    let first = rig.step();
+    assert!(first.tokens(Phase::Prefill) > 0);
+    assert!(rig.step().seqs.is_empty(), "the next chunk waits for this one");
+    let next = rig.step();
+    assert_eq!((next.tokens(Phase::Prefill), rig.under_way.len()), (172, 1));
+    assert_eq!(rig.step().tokens(Phase::Decode), 1, "a decode step does not wait");
+    assert_eq!(rig.under_way.len(), 1);
+    rig.run();
+}
+
+#[test]
+fn who_is_cancelled_with_a_step_under_way_gives_its_pages_to_the_next() {
+    let mut rig = Rig::with_depth(4, 8, 2);
+    let gone = rig.submit(request(1, 300, 200));
+    while rig.tokens(gone).len() < 5 {
+        rig.step();
+    }
+    assert!(!rig.under_way.is_empty());
+    let before = rig.tokens(gone).len();
+    rig.scheduler.cancel(gone, FinishReason::Cancelled, rig.now, &mut rig.events);
+    let next = rig.submit(request(2, 400, 100));
+    rig.run();
+    assert_eq!(rig.tokens(gone).len(), before, "nothing after the terminal event");
+    assert_eq!(rig.tokens(next), expected(&request(2, 400, 100)));
+    assert_eq!(rig.finished(gone)[0].usage.completion_tokens as usize, before);
 }
 
 #[derive(Clone, Debug)]
@@ -372,8 +496,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// What every step must hold to.
-fn check_plan(rig: &Rig, plan: &Plan, requests: &HashMap<RequestId, Request>) {
-    let steps = rig.scheduler.steps(plan);
+fn check_plan(plan: &Plan, requests: &HashMap<RequestId, Request>) {
     let mut ids: Vec<RequestId> = plan.seqs.iter().map(|s| s.id).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -381,12 +504,14 @@ fn check_plan(rig: &Rig, plan: &Plan, requests: &HashMap<RequestId, Request>) {
     assert!(plan.tokens(Phase::Prefill) <= 512 && plan.tokens(Phase::Decode) <= 3, "more rows than the step has room for");
     let classes: Vec<Priority> = ids.iter().map(|id| requests[id].priority).collect();
     assert!(classes.windows(2).all(|w| w[0] == w[1]), "two classes in a step");
-    for (planned, step) in plan.seqs.iter().zip(&steps) {
-        let prompt = requests[&planned.id].prompt.len();
-        let end = step.start + step.tokens.len();
-        match step.phase {
+    for planned in &plan.seqs {
+        let request = &requests[&planned.id];
+        let prompt = request.prompt.len();
+        let std::ops::Range { start, end } = planned.range;
+        match planned.phase {
             Phase::Prefill => assert!(end == prompt || end.is_multiple_of(PAGE)),
-            Phase::Decode => assert!(step.start >= prompt && step.tokens.len() == 1),
+            // The last token drawn is never computed further.
+            Phase::Decode => assert!(start >= prompt && end == start + 1 && end < prompt + request.max_tokens as usize),
         }
     }
 }
@@ -395,8 +520,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_request_gets_its_own_tokens_and_one_terminal_event_and_nothing_leaks(ops in proptest::collection::vec(op(), 1..80)) {
-        let mut rig = Rig::new(12, 3);
+    fn every_request_gets_its_own_tokens_and_one_terminal_event_and_nothing_leaks(
+        ops in proptest::collection::vec(op(), 1..80),
+        depth in 1usize..3,
+    ) {
+        let mut rig = Rig::with_depth(12, 3, depth);
         let mut requests = HashMap::new();
         for op in ops {
             match op {
@@ -411,31 +539,39 @@ proptest! {
                     rig.scheduler.cancel(id, FinishReason::Cancelled, rig.now, &mut rig.events);
                 }
                 Op::Step => {
-                    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
-                    check_plan(&rig, &plan, &requests);
-                    let report = rig.model.step(&rig.scheduler.steps(&plan));
-                    rig.now += Duration::from_millis(100);
-                    rig.scheduler.complete(&plan, &report, Duration::from_millis(100), rig.now, &mut rig.events);
+                    let plan = rig.step();
+                    check_plan(&plan, &requests);
+                    rig.now += Duration::from_millis(90);
                 }
+                // Begun, and given up between layers.
                 Op::Aborted => {
-                    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
-                    rig.model.step(&rig.scheduler.steps(&plan));
+                    let plan = rig.scheduler.plan(rig.now, rig.under_way.back(), &mut rig.events);
+                    rig.finish();
+                    let _ = plan;
                 }
+                // What is under way is finished first, as the loop does.
                 Op::Failed => {
-                    let plan = rig.scheduler.plan(rig.now, &mut rig.events);
+                    let plan = rig.scheduler.plan(rig.now, rig.under_way.back(), &mut rig.events);
+                    while !rig.under_way.is_empty() {
+                        rig.finish();
+                    }
                     rig.scheduler.fail(&plan, "refused", rig.now, &mut rig.events);
                 }
                 Op::Tables(s) => rig.scheduler.set_tables(TableSet { prefill: s.map(|s| table(f32::from(s))), decode: s.map(|_| table(9.0)) }),
             }
         }
         // Every step moves at least one sequence by a chunk or a token: without starvation it ends within their sum.
-        let bound: usize = requests.values().map(|r| r.prompt.len() / PAGE + 1 + r.max_tokens as usize).sum();
+        // A step that only finishes another, or discards its row, may come after each.
+        let bound: usize = requests.values().map(|r| r.prompt.len() / PAGE + 2 + r.max_tokens as usize).sum();
         let mut steps = 0;
-        while !rig.scheduler.is_idle() {
-            prop_assert!(!rig.step().seqs.is_empty() || rig.scheduler.is_idle());
+        while !rig.scheduler.is_idle() || !rig.under_way.is_empty() {
+            let waited = !rig.under_way.is_empty();
+            prop_assert!(!rig.step().seqs.is_empty() || rig.scheduler.is_idle() || waited);
+            prop_assert!(rig.under_way.len() < depth.max(2));
             steps += 1;
-            prop_assert!(steps <= bound);
+            prop_assert!(steps <= 2 * bound);
         }
+        prop_assert!(rig.model.begun.is_empty());
         prop_assert_eq!(rig.scheduler.pages().used(), 0);
         prop_assert_eq!(rig.scheduler.slots.users(), 0);
         for (id, request) in &requests {

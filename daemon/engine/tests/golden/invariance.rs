@@ -7,7 +7,7 @@ use skip_kernels::cpu::Precision;
 use skip_kernels::{Backend, PAGE};
 
 /// Real text: the oracle's own source, `tokens` of it from `from` on.
-fn prompt(checkpoint: &skip_engine::checkpoint::Checkpoint, from: usize, tokens: usize) -> Vec<u32> {
+pub fn prompt(checkpoint: &skip_engine::checkpoint::Checkpoint, from: usize, tokens: usize) -> Vec<u32> {
     let data = repository().join("tests/data/oracle");
     let text: String = ["reference.py", "make_cases.py"].map(|f| std::fs::read_to_string(data.join(f)).unwrap()).concat();
     let ids = encode(checkpoint, &text);
@@ -16,7 +16,13 @@ fn prompt(checkpoint: &skip_engine::checkpoint::Checkpoint, from: usize, tokens:
 }
 
 /// Prefills `tokens` in chunks; gives its votes and the last row's logits.
-fn prefill<B: Backend>(rig: &mut Rig<B>, seq: usize, tokens: &[u32], chunk: usize, table: Option<TableSlot>) -> (SkipCounters, Vec<f32>) {
+pub fn prefill<B: Backend>(
+    rig: &mut Rig<B>,
+    seq: usize,
+    tokens: &[u32],
+    chunk: usize,
+    table: Option<TableSlot>,
+) -> (SkipCounters, Vec<f32>) {
     let mut votes = SkipCounters::default();
     let mut start = 0;
     while start < tokens.len() {
@@ -29,7 +35,7 @@ fn prefill<B: Backend>(rig: &mut Rig<B>, seq: usize, tokens: &[u32], chunk: usiz
 }
 
 /// Decodes `count` tokens greedily; gives them and their votes.
-fn decode<B: Backend>(
+pub fn decode<B: Backend>(
     rig: &mut Rig<B>,
     seq: usize,
     prompt: &[u32],
@@ -53,7 +59,7 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-fn assert_skips(votes: &SkipCounters) {
+pub fn assert_skips(votes: &SkipCounters) {
     assert!(0 < votes.skipped && votes.skipped < votes.votes, "nothing or everything was skipped: {votes:?}");
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic wherever it stands
 
 mod answers;
+mod cuda;
 mod invariance;
 mod rig;
 mod text;

@@ -68,7 +68,14 @@ fn requests(registry: &mut Registry, status: &Status) {
     total(registry, "vllm:generation_tokens", "Tokens drawn", status.generated_tokens as f64);
     total(registry, "skipd_steps", "Engine steps", status.steps as f64);
     total(registry, "skipd_step_seconds", "Time in engine steps", status.step_seconds);
-    total(registry, "skipd_attention_seconds", "Time in attention, where measured", status.attention_seconds);
+    total(
+        registry,
+        "skipd_attention_seconds",
+        "Time in attention, where measured (CUDA: steps with prompt tokens)",
+        status.attention_seconds,
+    );
+    total(registry, "skipd_decode_steps", "Steps of decode alone", status.decode_steps as f64);
+    total(registry, "skipd_decode_host_seconds", "The engine's own time in those, beside the device's", status.decode_host_seconds);
 }
 
 fn attention(registry: &mut Registry, status: &Status) {

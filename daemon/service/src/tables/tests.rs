@@ -19,7 +19,10 @@ const PREFILL: Phase = Phase::Prefill;
 const DECODE: Phase = Phase::Decode;
 
 /// Draws token 1; of ten votes a step it skips five, where its sequence has a table.
-struct Half;
+#[derive(Default)]
+struct Half {
+    draws: Vec<bool>,
+}
 
 impl StepModel for Half {
     fn backend(&self) -> BackendInfo {
@@ -30,9 +33,14 @@ impl StepModel for Half {
         Ok(())
     }
 
-    fn step(&mut self, seqs: &[SeqStep<'_>], _interrupted: &mut dyn FnMut() -> bool, report: &mut StepReport) -> Result<(), KernelError> {
-        report.sampled = seqs.iter().map(|seq| seq.sample.map(|_| Sampled { token: 1, logprob: None, top: Vec::new() })).collect();
-        report.counters = vec![SkipCounters { votes: 10, skipped: 5, bytes_not_read: 0 }; seqs.len()];
+    fn start(&mut self, seqs: &[SeqStep<'_>], _interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
+        self.draws = seqs.iter().map(|seq| seq.sample.is_some()).collect();
+        Ok(())
+    }
+
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+        report.sampled = self.draws.iter().map(|draws| draws.then(|| Sampled { token: 1, logprob: None, top: Vec::new() })).collect();
+        report.counters = vec![SkipCounters { votes: 10, skipped: 5, bytes_not_read: 0 }; self.draws.len()];
         Ok(())
     }
 }
@@ -40,7 +48,7 @@ impl StepModel for Half {
 fn engine(opened: &Opened) -> EngineHandle {
     let info = ModelInfo { name: "half".into(), context: 4096, vocabulary: 256, eos: vec![0], kv_bytes_per_token: 4 };
     let options = EngineOptions { cache: CacheSize::Tokens(4096), tables: opened.in_force(), ..EngineOptions::default() };
-    Engine::start_with(options, info, |_, _, _| Ok(Half))
+    Engine::start_with(options, info, |_, _, _| Ok(Half::default()))
 }
 
 /// A model folder with a ladder of two phases, and places for the other files.

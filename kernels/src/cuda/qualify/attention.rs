@@ -30,15 +30,18 @@ pub(super) enum Skips {
     None,
     All,
     Some,
+    /// All, as two launches.
+    Gathered,
 }
 
 impl Form {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Form::Prefill { skip: false },
         Form::Prefill { skip: true },
         Form::Decode(Skips::None),
         Form::Decode(Skips::All),
         Form::Decode(Skips::Some),
+        Form::Decode(Skips::Gathered),
     ];
 
     pub(super) fn name(self, needs: &Needs) -> String {
@@ -50,7 +53,13 @@ impl Form {
             Form::Decode(Skips::None) => format!("attn_decode_{types}_d{d}_dense"),
             Form::Decode(Skips::All) => format!("attn_decode_{types}_d{d}_skip"),
             Form::Decode(Skips::Some) => format!("attn_decode_{types}_d{d}_guarded"),
+            Form::Decode(Skips::Gathered) => format!("attn_decode_{types}_d{d}_gather"),
         }
+    }
+
+    /// The kernel launched before it, if it is the second of two.
+    pub(super) fn before(self, needs: &Needs) -> Option<String> {
+        (self == Form::Decode(Skips::Gathered)).then(|| self.name(needs).replace("_gather", "_scan"))
     }
 
     fn phase(self) -> Phase {
@@ -65,7 +74,7 @@ impl Form {
         match self {
             Form::Prefill { skip } => vec![(330, 0, skip), (70, 256, skip), (1, 200, false)],
             Form::Decode(skips) => {
-                let of = |place: usize| skips == Skips::All || (skips == Skips::Some && place != 1);
+                let of = |place: usize| matches!(skips, Skips::All | Skips::Gathered) || (skips == Skips::Some && place != 1);
                 [700, 333, 1000].into_iter().enumerate().map(|(i, keys)| (1, keys - 1, of(i))).collect()
             }
         }
@@ -185,6 +194,7 @@ fn tolerance(needs: &Needs) -> f64 {
 
 pub(super) fn run(on: &mut Attend, needs: &Needs, form: Form) -> Result<f32, Failure> {
     let data = Data::new(needs, form);
+    on.gather = form == Form::Decode(Skips::Gathered);
     let (found, time) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), AGAIN))?;
     let want = data.reference()?;
     for (i, &(_, _, skips)) in data.sequences.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Drawing tokens, against the host sampler: the same tokens, and log-probabilities to rounding.
 
 use super::super::attend::Attend;
-use super::super::sampler::{Draw, SampleParams, Sampler};
+use super::super::sampler::{DRAWN_BYTES, Draw, SampleParams, Sampler, sampled};
 use super::rig::{AGAIN, shortest};
 use super::{Failure, agree, numbers};
 use crate::cpu::sampler::sample;
@@ -29,13 +29,14 @@ pub(super) fn run(on: &mut Attend, greedy: bool) -> Result<f32, Failure> {
     let logits: Vec<f32> = numbers(params.len() * VOCAB, 31).into_iter().map(|x| 3.0 * x).collect();
     let device_logits = on.up(&logits)?;
     let device_params = on.up(&params.iter().enumerate().map(|(row, p)| SampleParams::new(p, position(row), row)).collect::<Vec<_>>())?;
-    let mut sampler = Sampler::new(&on.device, params.len())?;
-    let draw = Draw { logits: device_logits.ptr(), vocab: VOCAB, params: device_params.ptr(), rows: params.len(), greedy };
+    let drawn = on.blank(params.len() * DRAWN_BYTES)?;
+    let sampler = Sampler::new(&on.device, params.len())?;
+    let draw = Draw { logits: device_logits.ptr(), vocab: VOCAB, params: device_params.ptr(), rows: params.len(), drawn: drawn.ptr(), greedy };
     sampler.draw(&on.device, &mut on.cubins, draw)?;
-    sampler.fetch(&on.device, params.len())?;
-    on.device.synchronize()?;
+    let back = on.down(&drawn, params.len() * DRAWN_BYTES)?;
     for (row, params) in params.iter().enumerate() {
-        let (found, want) = (sampler.result(row), sample(&logits[row * VOCAB..][..VOCAB], params, position(row)));
+        let found = sampled(&back[row * DRAWN_BYTES..][..DRAWN_BYTES]);
+        let want = sample(&logits[row * VOCAB..][..VOCAB], params, position(row));
         let ids = |top: &[(u32, f32)]| top.iter().map(|&(id, _)| id).collect::<Vec<u32>>();
         if found.token != want.token || ids(&found.top) != ids(&want.top) {
             return Err(Failure::Differs(format!("row {row} drew {} for {}, or other likely tokens", found.token, want.token)));

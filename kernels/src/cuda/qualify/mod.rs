@@ -39,6 +39,8 @@ pub struct Needs {
 pub struct Case {
     /// The kernel's name.
     pub name: String,
+    /// Kernels launched before it in the same case.
+    before: Vec<String>,
     kind: Kind,
 }
 
@@ -66,8 +68,7 @@ pub enum Verdict {
 impl Case {
     /// All kernels it launches.
     pub fn kernels(&self) -> Vec<&str> {
-        let with: &[&str] = if self.kind == (Kind::Draw { greedy: false }) { &["sample_best", "sample_weigh"] } else { &[] };
-        std::iter::once(self.name.as_str()).chain(with.iter().copied()).collect()
+        std::iter::once(self.name.as_str()).chain(self.before.iter().map(String::as_str)).collect()
     }
 }
 
@@ -87,7 +88,15 @@ impl Needs {
         let draws = [Kind::Draw { greedy: true }, Kind::Draw { greedy: false }];
         let products = products::Form::all().map(Kind::Product);
         let kinds = rows.into_iter().chain([Kind::Angles, Kind::Store]).chain(products).chain(draws).chain(attention);
-        kinds.map(|kind| Case { name: self.name(kind), kind }).collect()
+        kinds.map(|kind| Case { name: self.name(kind), before: self.before(kind), kind }).collect()
+    }
+
+    fn before(&self, kind: Kind) -> Vec<String> {
+        match kind {
+            Kind::Attention(form) => form.before(self).into_iter().collect(),
+            Kind::Draw { greedy: false } => vec!["sample_best".into(), "sample_weigh".into()],
+            _ => Vec::new(),
+        }
     }
 
     fn name(&self, kind: Kind) -> String {
