@@ -17,6 +17,7 @@ async fn cuda_a_step_ahead_gives_the_same_tokens() {
         let mut rig = Rig::new(&loaded, cuda());
         let engine = Engine::start(EngineOptions { chunk: Some(4096), ..EngineOptions::default() }, model, loaded, || Ok(cuda()));
         engine.ready().await.unwrap();
+        let mut recorded = None;
         for (name, case) in &golden.cases {
             let (_, logits) = prefill(&mut rig, 0, &case.prompt_ids, case.prompt_ids.len(), None);
             let (expected, _) = decode(&mut rig, 0, &case.prompt_ids, argmax(&logits), 64, None);
@@ -37,10 +38,13 @@ async fn cuda_a_step_ahead_gives_the_same_tokens() {
             }
             assert_eq!(generation.finished.await.unwrap().reason, FinishReason::Length);
             assert_eq!(ids, expected, "{model} {name}");
+            recorded.get_or_insert_with(|| engine.status());
         }
-        let status = engine.status();
-        let host = status.decode_host_seconds / status.decode_steps.max(1) as f64;
-        println!("{model}: {} decode steps, {:.1} us of the host each; {:?}", status.decode_steps, host * 1e6, status.loaded);
+        // Steps are recorded in the first case.
+        let (before, now) = (recorded.unwrap(), engine.status());
+        let steps = now.decode_steps - before.decode_steps;
+        let host = (now.decode_host_seconds - before.decode_host_seconds) / steps as f64;
+        println!("{model}: {steps} decode steps, {:.1} us of the host each; {:?}", host * 1e6, now.loaded);
     }
 }
 
