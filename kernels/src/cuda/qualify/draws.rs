@@ -31,7 +31,8 @@ pub(super) fn run(on: &mut Attend, greedy: bool) -> Result<f32, Failure> {
     let device_params = on.up(&params.iter().enumerate().map(|(row, p)| SampleParams::new(p, position(row), row)).collect::<Vec<_>>())?;
     let drawn = on.blank(params.len() * DRAWN_BYTES)?;
     let sampler = Sampler::new(&on.device, params.len())?;
-    let draw = Draw { logits: device_logits.ptr(), vocab: VOCAB, params: device_params.ptr(), rows: params.len(), drawn: drawn.ptr(), greedy };
+    let draw =
+        Draw { logits: device_logits.ptr(), vocab: VOCAB, params: device_params.ptr(), rows: params.len(), drawn: drawn.ptr(), greedy };
     sampler.draw(&on.device, &mut on.cubins, draw)?;
     let back = on.down(&drawn, params.len() * DRAWN_BYTES)?;
     for (row, params) in params.iter().enumerate() {
