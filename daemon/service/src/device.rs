@@ -114,6 +114,7 @@ fn usable(daemon: &Daemon, checkpoint: &Checkpoint, needs: Needs, options: &Cuda
     takes(&geometry, needs.cache, needs.activations).map_err(Against::Absent)?;
     if daemon.config.qualify == QualifyChoice::Off {
         tracing::warn!("--qualify off: kernels are used untried");
+        qualify::digest(options, &probe)?;
         let loaded = Trial::open(options, needs).and_then(|mut trial| trial.complete(options));
         return loaded.map(|()| probe).map_err(|error| Against::Broken(error.to_string()));
     }

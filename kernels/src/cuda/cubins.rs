@@ -1,6 +1,7 @@
 //! Kernel files: found in a folder, told apart by what is in them, loaded as modules.
 
 use super::device::{Device, words};
+use super::image;
 use super::launch::Kernel;
 use super::unusable::Unusable;
 use crate::backend::KernelError;
@@ -36,6 +37,15 @@ fn architectures((major, minor): (i32, i32)) -> &'static [&'static str] {
     }
 }
 
+/// A kernel file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelFile {
+    /// Its name in the folder.
+    pub name: String,
+    /// SHA-256 of its contents.
+    pub digest: Digest,
+}
+
 /// The modules of one device.
 pub(super) struct Cubins {
     modules: Vec<CUmodule>,
@@ -64,24 +74,25 @@ impl Cubins {
             let bad = |reason: String| Unusable::BadKernels { path: path.clone(), reason };
             let image = read(&path).map_err(|e| bad(e.to_string()))?;
             device.ctx.bind_to_thread()?;
-            // SAFETY: the image is whole and outlives the call; the driver checks what is in it.
+            // SAFETY: the image is whole, as `read` has checked, and outlives the call.
             modules.push(unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| bad(words(e)))?);
         }
         Ok(Self { modules, kernels: HashMap::new(), roomy: HashSet::new(), architecture })
     }
 
-    /// SHA-256 over names and contents of the kernel files for a device.
+    /// The kernel files for a device, each with its digest.
     ///
     /// # Errors
-    /// There are none, or one cannot be read.
-    pub fn digest(capability: (i32, i32), folder: &Path) -> Result<String, Unusable> {
-        let mut list = String::new();
-        for path in Self::find_files(capability, folder)?.1 {
-            let image = read(&path).map_err(|e| Unusable::BadKernels { path: path.clone(), reason: e.to_string() })?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            list.push_str(&format!("{name} {}\n", Digest::of(&image)));
-        }
-        Ok(Digest::of(list.as_bytes()).to_string())
+    /// There are none, or one cannot be read or is not whole.
+    pub fn digests(capability: (i32, i32), folder: &Path) -> Result<Vec<KernelFile>, Unusable> {
+        let digest = |path: PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match read(&path) {
+                Ok(image) => Ok(KernelFile { name, digest: Digest::of(&image) }),
+                Err(error) => Err(Unusable::BadKernels { path, reason: error.to_string() }),
+            }
+        };
+        Self::find_files(capability, folder)?.1.into_iter().map(digest).collect()
     }
 
     /// The kernel of that name, if there is one.
@@ -129,5 +140,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if len == 0 || len > MAX_CUBIN {
         return Err(std::io::Error::other(format!("{len} bytes")));
     }
-    std::fs::read(path)
+    let image = std::fs::read(path)?;
+    image::check(&image).map_err(std::io::Error::other)?;
+    Ok(image)
 }

@@ -9,6 +9,7 @@ mod cubins;
 mod device;
 mod flight;
 mod graph;
+mod image;
 mod launch;
 mod ledger;
 mod matmul;

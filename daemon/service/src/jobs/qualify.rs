@@ -38,7 +38,9 @@ impl Work {
         });
         let found = found.map_err(|error| match error {
             QualifyError::Cancelled => Error::new(ErrorKind::Cancelled, error.to_string()),
-            QualifyError::Unusable(_) | QualifyError::Child(_) => Error::new(ErrorKind::Unsupported, error.to_string()),
+            QualifyError::Unusable(_) | QualifyError::Files(_) | QualifyError::Child(_) => {
+                Error::new(ErrorKind::Unsupported, error.to_string())
+            }
             _ => Error::new(ErrorKind::Internal, error.to_string()),
         })?;
         serde_json::to_value(found).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))

@@ -48,7 +48,7 @@ fn run(job: &Job) -> std::io::Result<()> {
         Err(error) => return tell(&Report::Unusable { reason: error.to_string() }),
     };
     tell(&Report::Opened)?;
-    for case in needs.cases().iter().filter(|case| job.kernels.contains(&case.name)) {
+    for case in needs.cases().iter().filter(|case| job.kernels.is_empty() || job.kernels.contains(&case.name)) {
         tell(&Report::Begun { kernel: case.name.clone() })?;
         let verdict = match trial.run(case) {
             Ok(verdict) => verdict,

@@ -2,16 +2,18 @@
 //! A kernel that is wrong, faults or never ends is never used, and whoever asks is told its name.
 
 mod child;
+mod manifest;
 mod parent;
 mod record;
 mod wire;
 
 pub use child::{FLAG as CHILD_FLAG, main as child_main};
+pub use manifest::digest;
 
 use parent::{Child, Limits, TryError, Trying};
 use record::Record;
 use skip_client::protocol::{KernelVerdict, Qualification};
-use skip_kernels::cuda::qualify::{Needs, kernel_digest};
+use skip_kernels::cuda::qualify::Needs;
 use skip_kernels::cuda::{CudaOptions, Probe, Unusable};
 use std::path::Path;
 
@@ -36,6 +38,9 @@ pub enum QualifyError {
     /// The device or the kernel files.
     #[error(transparent)]
     Unusable(#[from] Unusable),
+    /// The kernel files are not those that were built.
+    #[error("{0}")]
+    Files(String),
     /// The same, as the child process found.
     #[error("{0}")]
     Child(String),
@@ -112,7 +117,7 @@ fn qualify(request: Request<'_>, wanted: &[String], anew: bool) -> Result<Qualif
         uuid: probe.uuid.clone(),
         capability: format!("{}.{}", probe.capability.0, probe.capability.1),
         driver: format!("{}.{}", probe.driver / 1000, probe.driver % 1000 / 10),
-        kernel_files: kernel_digest(options, probe)?,
+        kernel_files: digest(options, probe)?,
         kernels: Vec::new(),
     };
     let mut record = Record::read(state_dir);

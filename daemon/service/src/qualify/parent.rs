@@ -100,7 +100,7 @@ impl Trying<'_> {
                 End::Faulted(words) => {
                     (Verdict::Faulted, ended.map_or(words.clone(), |status| format!("{words}; the process {}", status_words(status))))
                 }
-                End::Late => (Verdict::Hung, format!("no end within {:?}", self.limits.case)),
+                End::Late => (Verdict::Hung, format!("no end within {:?}", if at.is_some() { self.limits.case } else { self.limits.open })),
             };
             match at {
                 Some(kernel) => {
@@ -108,7 +108,9 @@ impl Trying<'_> {
                     verdicts.push(KernelVerdict { kernel, verdict, micros: None, reason: Some(reason) });
                 }
                 // A verdict that the device is lost ends a process too; one that came to nothing would come to nothing again.
-                None if left.len() == before => return Err(TryError::Process(reason)),
+                None if left.len() == before => {
+                    return Err(TryError::Process(format!("opening the device and its kernel files: {reason}")));
+                }
                 None => {}
             }
         }

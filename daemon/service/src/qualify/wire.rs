@@ -18,7 +18,7 @@ pub struct Job {
     fp16_cache: bool,
     fp16_activations: bool,
     gelu: bool,
-    /// The kernels, in order.
+    /// The kernels, in order; none: all.
     pub kernels: Vec<String>,
 }
 

@@ -13,6 +13,7 @@ pub(super) use rig::shortest;
 use super::attend::Attend;
 use super::backend::CudaOptions;
 use super::cubins::Cubins;
+pub use super::cubins::KernelFile;
 use super::device::Probe;
 use super::unusable::Unusable;
 use super::weights::Activations;
@@ -72,12 +73,12 @@ impl Case {
     }
 }
 
-/// Tells one set of kernel files from another: SHA-256 over those for this device.
+/// The kernel files for a device.
 ///
 /// # Errors
-/// There are none, or one cannot be read.
-pub fn kernel_digest(options: &CudaOptions, probe: &Probe) -> Result<String, Unusable> {
-    Cubins::digest(probe.capability, &options.cubins)
+/// There are none, or one cannot be read or is not whole.
+pub fn kernel_files(options: &CudaOptions, probe: &Probe) -> Result<Vec<KernelFile>, Unusable> {
+    Cubins::digests(probe.capability, &options.cubins)
 }
 
 impl Needs {
