@@ -96,7 +96,7 @@ pub struct Request<'a> {
 /// [`QualifyError`].
 pub fn ensure(request: Request<'_>, anew: bool) -> Result<Qualification, QualifyError> {
     let wanted: Vec<String> = request.needs.cases().into_iter().map(|case| case.name).collect();
-    let found = qualify(request, &wanted, anew)?;
+    let found = qualify(&Child::own(), request, &wanted, anew)?;
     let refused: Vec<KernelVerdict> = found.refused().filter(|k| wanted.contains(&k.kernel)).cloned().collect();
     if refused.is_empty() { Ok(found) } else { Err(QualifyError::Refused(refused)) }
 }
@@ -107,10 +107,10 @@ pub fn ensure(request: Request<'_>, anew: bool) -> Result<Qualification, Qualify
 /// [`QualifyError`], never `Refused`.
 pub fn try_again(request: Request<'_>) -> Result<Qualification, QualifyError> {
     let wanted: Vec<String> = request.needs.cases().into_iter().map(|case| case.name).collect();
-    qualify(request, &wanted, true)
+    qualify(&Child::own(), request, &wanted, true)
 }
 
-fn qualify(request: Request<'_>, wanted: &[String], anew: bool) -> Result<Qualification, QualifyError> {
+fn qualify(child: &Child, request: Request<'_>, wanted: &[String], anew: bool) -> Result<Qualification, QualifyError> {
     let Request { state_dir, options, probe, needs, progress, cancelled } = request;
     let key = Qualification {
         device: probe.name.clone(),
@@ -128,7 +128,7 @@ fn qualify(request: Request<'_>, wanted: &[String], anew: bool) -> Result<Qualif
     }
     tracing::info!(device = key.device, kernels = kernels.len(), "trying kernels");
     let began = std::time::Instant::now();
-    let trying = Trying { child: &Child::own(), limits: Limits::default(), progress, cancelled };
+    let trying = Trying { child, limits: Limits::default(), progress, cancelled };
     let verdicts = trying.all(&wire::Job::new(options, &needs, kernels))?;
     let refused = verdicts.iter().filter(|k| k.verdict != skip_client::protocol::Verdict::Right);
     refused.for_each(|k| tracing::error!(kernel = k.kernel, verdict = k.verdict.name(), reason = k.reason, "kernel refused"));
@@ -143,7 +143,107 @@ fn qualify(request: Request<'_>, wanted: &[String], anew: bool) -> Result<Qualif
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parent::tests::child;
     use skip_client::protocol::Verdict;
+    use skip_kernels::KvFormat;
+    use skip_kernels::backend::Activation;
+    use skip_kernels::cuda::Activations;
+
+    const NEEDS: Needs = Needs { head_dim: 64, group: 3, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu };
+
+    /// A state folder, and one of kernel files that are whole and hold nothing.
+    struct World {
+        state: tempfile::TempDir,
+        cubins: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let world = Self { state: tempfile::tempdir().unwrap(), cubins: tempfile::tempdir().unwrap() };
+            world.kernels(b"a");
+            world
+        }
+
+        fn kernels(&self, content: &[u8]) {
+            let mut image = b"\x7fELF\x02\x01".to_vec();
+            image.resize(64, 0);
+            image.extend(content);
+            std::fs::write(self.cubins.path().join("k.sm_90a.cubin"), image).unwrap();
+        }
+
+        /// Qualifies on a device of this driver; gives the kernels that were tried, and what is known now.
+        fn qualify(&self, child: &Child, driver: i32, anew: bool) -> (usize, Result<Qualification, QualifyError>) {
+            let mut tried = 0;
+            let options = CudaOptions { cubins: self.cubins.path().to_owned(), ..CudaOptions::new(NEEDS.activations) };
+            let (name, uuid) = ("H200".into(), "ab".into());
+            let probe = Probe { name, uuid, capability: (9, 0), driver, integrated: false, memory: 0, free: 0 };
+            let wanted: Vec<String> = NEEDS.cases().into_iter().map(|case| case.name).collect();
+            let request = Request {
+                state_dir: self.state.path(),
+                options: &options,
+                probe: &probe,
+                needs: NEEDS,
+                progress: &mut |_| tried += 1,
+                cancelled: &|| false,
+            };
+            let found = qualify(child, request, &wanted, anew);
+            (tried, found)
+        }
+    }
+
+    #[test]
+    fn kernels_are_tried_once_for_a_device_driver_and_set_of_files() {
+        let (world, all) = (World::new(), NEEDS.cases().len());
+        let right = child("begun; right");
+        let (tried, found) = world.qualify(&right, 13000, false);
+        assert_eq!((tried, found.unwrap().kernels.len()), (all, all));
+        let (tried, found) = world.qualify(&right, 13000, false);
+        assert_eq!((tried, found.unwrap().kernels.len()), (0, all), "they are known");
+        assert_eq!(world.qualify(&right, 13010, false).0, all, "another driver");
+        world.kernels(b"b");
+        assert_eq!(world.qualify(&right, 13000, false).0, all, "other files");
+        assert_eq!(world.qualify(&right, 13000, true).0, all, "told to");
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_until_the_kernel_is_tried_again() {
+        let world = World::new();
+        let dies = child("begun; case $k in sample_greedy) kill -ABRT $$;; *) right;; esac");
+        let refused = |found: Result<Qualification, QualifyError>| {
+            found.unwrap().refused().map(|k| (k.kernel.clone(), k.verdict)).collect::<Vec<_>>()
+        };
+        let want = [("sample_greedy".to_owned(), Verdict::Faulted)];
+        assert_eq!(refused(world.qualify(&dies, 13000, false).1), want);
+        let right = child("begun; right");
+        assert_eq!(refused(world.qualify(&right, 13000, false).1), want);
+        assert_eq!(refused(world.qualify(&right, 13000, true).1), []);
+        assert_eq!(refused(world.qualify(&right, 13000, false).1), []);
+    }
+
+    #[test]
+    fn without_a_place_for_the_record_kernels_are_tried_at_every_start() {
+        let world = World::new();
+        std::fs::create_dir(world.state.path().join("qualification.json")).unwrap();
+        let right = child("begun; right");
+        for _ in 0..2 {
+            let (tried, found) = world.qualify(&right, 13000, false);
+            assert_eq!((tried, found.unwrap().refused().count()), (NEEDS.cases().len(), 0));
+        }
+    }
+
+    #[test]
+    fn cut_and_foreign_files_are_refused_before_anything_is_tried() {
+        let world = World::new();
+        let right = child("begun; right");
+        std::fs::write(world.cubins.path().join("z.sm_90a.cubin"), b"\x7fELF\x02\x01").unwrap();
+        let (tried, found) = world.qualify(&right, 13000, false);
+        assert!(
+            tried == 0 && matches!(&found, Err(QualifyError::Unusable(_))) && found.unwrap_err().to_string().contains("z.sm_90a.cubin")
+        );
+        std::fs::remove_file(world.cubins.path().join("z.sm_90a.cubin")).unwrap();
+        std::fs::write(world.cubins.path().join("manifest.json"), r#"{"cubins": []}"#).unwrap();
+        assert!(matches!(world.qualify(&right, 13000, false), (0, Err(QualifyError::Files(_)))));
+    }
 
     #[test]
     fn refused_kernels_are_named_and_counted() {

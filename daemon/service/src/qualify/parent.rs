@@ -253,4 +253,4 @@ fn status_words(status: ExitStatus) -> String {
 
 #[cfg(test)]
 #[path = "parent_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -15,7 +15,7 @@ fn job(kernels: &[&str]) -> Job {
 }
 
 /// A child that opens, and then runs `act` for each of its kernels, whose name is `$k`.
-fn child(act: &str) -> Child {
+pub(in crate::qualify) fn child(act: &str) -> Child {
     let script = format!(
         r#"read -r job
            say() {{ printf '%s\n' "$1"; }}
