@@ -176,7 +176,7 @@ mod tests {
             let mut tried = 0;
             let options = CudaOptions { cubins: self.cubins.path().to_owned(), ..CudaOptions::new(NEEDS.activations) };
             let (name, uuid) = ("H200".into(), "ab".into());
-            let probe = Probe { name, uuid, capability: (9, 0), driver, integrated: false, memory: 0, free: 0 };
+            let probe = Probe { name, uuid, capability: (9, 0), driver, integrated: false, memory: 0, free: None };
             let wanted: Vec<String> = NEEDS.cases().into_iter().map(|case| case.name).collect();
             let request = Request {
                 state_dir: self.state.path(),
