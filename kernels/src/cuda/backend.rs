@@ -1,16 +1,19 @@
 //! The CUDA implementation of [`Backend`]: operators enqueued on one stream, or left to a recorded graph.
 
+mod held;
+mod memory;
+
 use super::attention::{self, Attention, Call, Extras, Operands};
 use super::cubins::{self, Cubins};
 use super::device::{Device, Probe, guarded};
 use super::flight::{self, Flights};
 use super::graph::{Graphs, Key, Skipping};
 use super::launch::{Shape, launch};
-use super::ledger::{self, Chip};
-use super::matmul::{self, Output, Products};
+use super::ledger;
+use super::matmul::{self, Products};
 use super::memory::{DeviceBuffer, Pinned};
 use super::params::Table;
-use super::products::{self, Behind, Held, Norm, Product};
+use super::products::{Behind, Held, Norm, Product};
 use super::sampler::{Draw, Sampler};
 use super::step::{StepBlock, TABLE_SLOTS};
 use super::unusable::Unusable;
@@ -192,111 +195,12 @@ impl CudaBackend {
         self.options.activations.name()
     }
 
-    fn upload(&mut self, to: &DeviceBuffer, bytes: &[u8]) -> Result<(), KernelError> {
-        self.staging.bytes(&self.device, to, bytes)
-    }
-
     /// Rows of the step, if the tensor has room for them.
     fn fit(&self, what: &str, tensor: &Tensor, cols: usize) -> Result<u32, KernelError> {
         ensure(tensor.cols == cols && tensor.max_rows >= self.rows, || {
             format!("{what}: a tensor of {} × {} for {} × {cols}", tensor.max_rows, tensor.cols, self.rows)
         })?;
         Ok(self.rows as u32)
-    }
-
-    fn few(&self, n: usize, k: usize) -> bool {
-        products::takes(self.rows, n, k)
-    }
-
-    /// Launches the product that is held back.
-    fn flush_product(&mut self) -> Result<(), KernelError> {
-        match self.held.product.take() {
-            Some(product) if product.wide => self.run_product(&product, Behind::Wide(product.out)),
-            Some(product) => self.run_product(&product, Behind::Store(product.out)),
-            None => Ok(()),
-        }
-    }
-
-    fn run_product(&mut self, product: &Product, behind: Behind) -> Result<(), KernelError> {
-        if self.few(product.n, product.k) {
-            let t = self.t();
-            return products::run(&self.device, &mut self.cubins, t, self.rows, product, behind);
-        }
-        let (out, output) = match behind {
-            Behind::Store(out) => (out, Output::Rounded),
-            Behind::Wide(out) => (out, Output::Wide),
-            Behind::Add(out) => (out, Output::Added),
-            Behind::Gated(..) => return Err(KernelError::Invalid("a gate in a product of many rows".into())),
-        };
-        // Tensors have room for whole blocks of rows, and nobody reads what is behind the step's.
-        let m = self.rows.next_multiple_of(if self.rows > 64 { 64 } else { 16 });
-        let bf16 = self.options.activations == Activations::Bf16;
-        let shape = matmul::Product { m, n: product.n, k: product.k, bf16, output };
-        // SAFETY: the tensors have `m` rows of these widths, the matrix its rows and columns.
-        unsafe { self.products.run(&self.device, shape, product.x, product.w, out) }
-    }
-
-    /// Leaves a norm to the product that reads it, where one kernel can do both.
-    fn hold_norm(&mut self, norm: Norm) -> Result<(), KernelError> {
-        self.held.norm = Some(norm);
-        if self.few(8, norm.cols) && products::takes_norm(self.rows) { Ok(()) } else { self.flush_norm(norm.out) }
-    }
-
-    /// Launches the norm that is held back, if `tensor` is what it gives.
-    fn flush_norm(&mut self, tensor: u64) -> Result<(), KernelError> {
-        match self.held.norm {
-            Some(norm) if norm.out == tensor => {
-                self.held.norm = None;
-                let kernel = self.cubins.get(&format!("rms_norm_{}", self.t()))?;
-                let shape = Shape { early: true, ..Shape::new((self.rows as u32, 1), 256) };
-                launch!(&self.device, kernel, shape, norm.x, norm.w, norm.eps, norm.cols as i32, norm.out)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Rows of queries as attention takes them, between `qkv_store` and `attention`.
-    fn queries(&mut self, width: usize) -> Result<u64, KernelError> {
-        let bytes = self.max_rows * width * 2;
-        if self.queries.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
-            self.queries = Some(DeviceBuffer::zeroed(&self.device, bytes, "queries")?);
-        }
-        Ok(self.queries.as_ref().map_or(0, DeviceBuffer::ptr))
-    }
-
-    fn logits_buffer(&mut self, rows: usize, vocab: usize) -> Result<u64, KernelError> {
-        let bytes = ledger::logits_bytes(rows.max(self.sampler.rows()), vocab);
-        if self.logits.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
-            self.logits = Some(DeviceBuffer::zeroed(&self.device, bytes, "logits")?);
-        }
-        Ok(self.logits.as_ref().map_or(0, DeviceBuffer::ptr))
-    }
-
-    fn upload_table(&mut self, place: usize, table: &Table) -> Result<(), KernelError> {
-        self.staging.bytes_at(&self.device, &self.device_tables, place * size_of::<Table>(), bytemuck::bytes_of(table))
-    }
-
-    /// For sequences whose table no slot holds: the row in force, where [`StepBlock`] tells the kernels to look.
-    fn upload_rows_in_force(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError> {
-        for (place, seq) in seqs.iter().enumerate() {
-            let table = seq.table.and_then(|slot| self.tables.get(usize::from(slot.0))).and_then(Option::as_ref);
-            if let Some(table) = table.filter(|table| !Table::holds(table)) {
-                let row = Table::at(table, seq.final_len);
-                self.upload_table(TABLE_SLOTS + place, &row)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn chip(&self, free: u64) -> Chip {
-        Chip {
-            integrated: self.device.probe.integrated,
-            free,
-            sms: self.device.sms,
-            roomy: self.device.is_roomy(),
-            samples: self.sampler.rows(),
-            fixed: (self.sampler.bytes() + self.device_tables.bytes() + self.step.bytes()) as u64,
-        }
     }
 }
 
