@@ -6,6 +6,7 @@ pub mod attention;
 pub mod backend;
 pub mod cpu;
 pub mod cuda;
+pub mod gaps;
 pub mod ledger;
 pub mod nvfp4;
 pub mod pages;

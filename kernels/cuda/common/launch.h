@@ -3,6 +3,7 @@
 // Architecture is that of the machine code loaded: `roomy` from sm_90 on (227 KB of shared memory a block), else 163 KB (sm_80, sm_87).
 //
 //   attn_prefill_*_{dense,skip,measure}_mma   prefill_threads(d), grid (heads, work entries), prefill_shared_bytes(d)
+//   attn_prefill_*_{dense,skip}_wgmma         sm_90a, d 64 and 128, no window: kHopperThreads, grid as above, hopper_shared_bytes(d)
 //   attn_decode_*_<kernel>                    decode_threads(kernel, d, roomy), grid (blocks), decode_shared_bytes(kernel, d, roomy);
 //                                             measure as dense
 //
@@ -33,6 +34,11 @@ SKIP_BOTH constexpr int decode_max_blocks(bool roomy) { return roomy ? 192 : 128
 SKIP_BOTH constexpr int prefill_threads(int d) { return d == 64 ? 128 : 256; }
 // Q and two stages of K and V; at d = 128, where two halves of keys are worked on apart, their maxima; at d = 256 Q and three half tiles of K or V.
 SKIP_BOTH constexpr int prefill_shared_bytes(int d) { return (d == 256 ? 5 : 10) * kPage * d + (d == 128 ? 3 * kPage * 4 : 0); }
+
+// Hopper's: one warpgroup that loads, two that compute; query rows a block (two of Work's tiles at d = 64); Q and the rings of K and of V.
+constexpr int kHopperThreads = 384;
+SKIP_BOTH constexpr int hopper_rows(int d) { return d == 64 ? 256 : 128; }
+SKIP_BOTH constexpr int hopper_shared_bytes(int d) { return hopper_rows(d) * d * 2 + (d == 64 ? 8 : 6) * kPage * d * 2; }
 
 enum class Decode { kDense, kGuarded, kScan, kGather, kSkip };
 

@@ -5,6 +5,7 @@ pub mod backend;
 mod buffer;
 mod isa;
 mod matmul;
+pub mod measure;
 mod norm;
 mod pages;
 pub mod pool;

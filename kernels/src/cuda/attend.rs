@@ -80,6 +80,18 @@ impl Attend {
     /// # Errors
     /// As [`Self::run`].
     pub(super) fn run_as(&mut self, phase: Phase, call: &mut AttnCall<'_>, outputs: KvFormat, again: usize) -> Result<f32, KernelError> {
+        self.call(phase, call, outputs, again, 0)
+    }
+
+    /// The same; `gaps` is where histograms are added up on the device, 0 for none.
+    pub(super) fn call(
+        &mut self,
+        phase: Phase,
+        call: &mut AttnCall<'_>,
+        outputs: KvFormat,
+        again: usize,
+        gaps: u64,
+    ) -> Result<f32, KernelError> {
         call.check()?;
         let (g, format) = (call.geometry, call.kv.layout.format);
         let name = types(format.name(), outputs.name())
@@ -162,7 +174,7 @@ impl Attend {
             v: device_v.ptr(),
             out: out.ptr(),
             tables: device_tables.ptr(),
-            extras: Extras { lse: lse.ptr(), kept: kept.ptr(), kept_offset: device_offsets.ptr() },
+            extras: Extras { lse: lse.ptr(), kept: kept.ptr(), kept_offset: device_offsets.ptr(), gaps },
         };
         let longest = call.seqs.iter().map(|s| s.kv_len).max().unwrap_or(0);
         let whole = Call { seqs: &of_phase, launches, types: name, geometry: &g, at, longest, gather: self.gather };

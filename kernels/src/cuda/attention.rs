@@ -30,6 +30,8 @@ enum Decode {
     Gather,
     /// Scan, vote and gather in one launch.
     Skip,
+    /// Dense, and histograms of the votes' gaps.
+    Measure,
 }
 
 impl Decode {
@@ -40,11 +42,12 @@ impl Decode {
             Decode::Scan => "scan",
             Decode::Gather => "gather",
             Decode::Skip => "skip",
+            Decode::Measure => "measure",
         }
     }
 
     fn reads_both(self) -> bool {
-        matches!(self, Decode::Dense | Decode::Guarded)
+        matches!(self, Decode::Dense | Decode::Guarded | Decode::Measure)
     }
 
     fn warps(self, d: usize, roomy: bool) -> usize {
@@ -78,6 +81,18 @@ fn prefill_threads(d: usize) -> u32 {
 fn prefill_shared_bytes(d: usize) -> usize {
     let tiles = if d == 256 { 5 } else { 10 };
     tiles * PAGE * d + if d == 128 { 3 * PAGE * 4 } else { 0 }
+}
+
+/// Threads of Hopper's prefill kernels.
+const HOPPER_THREADS: u32 = 384;
+
+/// Query rows of their blocks.
+fn hopper_rows(d: usize) -> usize {
+    if d == 64 { 256 } else { 128 }
+}
+
+fn hopper_shared_bytes(d: usize) -> usize {
+    hopper_rows(d) * d * 2 + if d == 64 { 8 } else { 6 } * PAGE * d * 2
 }
 
 /// Bytes of the decode workspace.
@@ -139,12 +154,14 @@ pub(super) struct Call<'a> {
     pub gather: bool,
 }
 
-/// What tests want beside the outputs; 0 for none.
+/// What tests and measuring want beside the outputs; 0 for none.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extras {
     pub lse: u64,
     pub kept: u64,
     pub kept_offset: u64,
+    /// Two histograms a sequence, added to: the kernels that measure run in place of the dense ones, and nothing skips.
+    pub gaps: u64,
 }
 
 /// Element types of queries, cache and outputs, as kernel names have them.
@@ -178,11 +195,13 @@ pub fn takes(geometry: &AttnGeometry, cache: KvFormat, activations: Activations)
 /// Launches attention's kernels; owns decode's workspaces.
 pub(super) struct Attention {
     workspaces: HashMap<Workspace, DeviceBuffer>,
+    /// Leave the kernels that only some devices have alone.
+    pub portable: bool,
 }
 
 impl Attention {
     pub fn new() -> Self {
-        Self { workspaces: HashMap::new() }
+        Self { workspaces: HashMap::new(), portable: false }
     }
 
     /// Allocates what a model's decode steps will need.
@@ -199,6 +218,28 @@ impl Attention {
         let ptr = buffer.ptr();
         self.workspaces.insert(workspace, buffer);
         Ok(ptr)
+    }
+
+    /// The device's own prefill kernel, where there is one for these heads.
+    pub fn own(&self, cubins: &mut Cubins, types: &str, g: &AttnGeometry, form: &str) -> Option<String> {
+        let own = !self.portable && cubins.architecture == "90a" && g.window.is_none() && form != "measure";
+        let name = format!("attn_prefill_{types}_d{}_{form}_wgmma", g.head_dim);
+        (own && cubins.find(&name).is_some()).then_some(name)
+    }
+
+    fn prefill(&self, device: &Device, cubins: &mut Cubins, call: &Call<'_>, params: AttnParams, form: &str) -> Result<(), KernelError> {
+        let g = call.geometry;
+        let (name, threads, shared) = match self.own(cubins, call.types, g, form) {
+            Some(name) => (name, HOPPER_THREADS, hopper_shared_bytes(g.head_dim)),
+            None => {
+                let name = format!("attn_prefill_{}_d{}_{form}_mma", call.types, g.head_dim);
+                (name, prefill_threads(g.head_dim), prefill_shared_bytes(g.head_dim))
+            }
+        };
+        let shared = shared as u32;
+        let kernel = cubins.with_shared(&name, shared)?;
+        let shape = Shape { shared, ..Shape::new((g.heads as u32, call.launches.entries as u32), threads) };
+        launch!(device, kernel, shape, params)
     }
 
     /// Enqueues one phase of a call.
@@ -230,15 +271,16 @@ impl Attention {
             max_runs: 0,
             grid: 0,
             pad: 0,
-            gaps: 0,
+            gaps: at.extras.gaps,
         };
         match phase {
             Phase::Prefill => {
-                let form = if skipping == Skipping::None { "dense" } else { "skip" };
-                let shared = prefill_shared_bytes(g.head_dim) as u32;
-                let kernel = cubins.with_shared(&format!("attn_prefill_{}_d{}_{form}_mma", call.types, g.head_dim), shared)?;
-                let shape = Shape { shared, ..Shape::new((g.heads as u32, launches.entries as u32), prefill_threads(g.head_dim)) };
-                launch!(device, kernel, shape, params)
+                let form = match skipping {
+                    _ if at.extras.gaps != 0 => "measure",
+                    Skipping::None => "dense",
+                    Skipping::All | Skipping::Some => "skip",
+                };
+                self.prefill(device, cubins, call, params, form)
             }
             Phase::Decode => self.decode(device, cubins, call, params, skipping),
         }
@@ -259,11 +301,13 @@ impl Attention {
         }
         let roomy = device.is_roomy();
         let blocks = decode_blocks(device.sms, roomy);
-        let max_runs = if skipping == Skipping::None { 0 } else { call.longest.div_ceil(DEFAULT_VOTES.run) };
+        let measures = params.gaps != 0;
+        let max_runs = if skipping == Skipping::None && !measures { 0 } else { call.longest.div_ceil(DEFAULT_VOTES.run) };
         let bytes = workspace_bytes(segments, blocks as usize, max_runs, g.head_dim);
         params.workspace = self.workspace(device, Workspace { segments, max_runs, head_dim: g.head_dim, bytes })?;
         params.max_runs = max_runs as i32;
         let kernels: &[Decode] = match (skipping, call.gather) {
+            _ if measures => &[Decode::Measure],
             (Skipping::None, _) => &[Decode::Dense],
             (Skipping::All, false) => &[Decode::Skip],
             (Skipping::Some, false) => &[Decode::Skip, Decode::Guarded],
@@ -285,6 +329,7 @@ impl Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gaps;
     use std::io::Write;
     use std::process::{Command, Stdio};
 
@@ -298,6 +343,7 @@ mod tests {
             int main() {
                 for (int d : {64, 128, 256}) {
                     std::printf("%d %d\n", prefill_threads(d), prefill_shared_bytes(d));
+                    std::printf("%d %d %d\n", kHopperThreads, hopper_rows(d), hopper_shared_bytes(d));
                     for (bool roomy : {false, true})
                         for (Decode kernel : {Decode::kDense, Decode::kGuarded, Decode::kScan, Decode::kGather, Decode::kSkip})
                             std::printf("%d %d\n", decode_threads(kernel, d, roomy), decode_shared_bytes(kernel, d, roomy));
@@ -305,6 +351,7 @@ mod tests {
                 }
                 std::printf("%d %d %d %d\n", decode_max_blocks(false), decode_max_blocks(true), kMaxSegments, kHeads);
                 std::printf("%zu %zu %zu %zu\n", sizeof(AttnParams), sizeof(Seq), sizeof(Table), sizeof(Counters));
+                std::printf("%d %d %d %zu\n", kGapsPerNat, -kGapLow, kGapBins, sizeof(GapHistogram));
             }
         "#;
         let folder = tempfile::tempdir().unwrap();
@@ -339,6 +386,7 @@ mod tests {
         let mut here = Vec::new();
         for d in [64, 128, 256] {
             here.extend([prefill_threads(d) as usize, prefill_shared_bytes(d)]);
+            here.extend([HOPPER_THREADS as usize, hopper_rows(d), hopper_shared_bytes(d)]);
             for roomy in [false, true] {
                 for kernel in [Decode::Dense, Decode::Guarded, Decode::Scan, Decode::Gather, Decode::Skip] {
                     here.extend([32 * kernel.warps(d, roomy), kernel.shared_bytes(d, roomy)]);
@@ -349,6 +397,7 @@ mod tests {
         here.extend([decode_blocks(1000, false) as usize, decode_blocks(1000, true) as usize, MAX_SEGMENTS, GROUP_HEADS]);
         here.extend([size_of::<AttnParams>(), size_of::<super::super::params::Seq>()]);
         here.extend([size_of::<super::super::params::Table>(), size_of::<super::super::params::Counters>()]);
+        here.extend([gaps::GAPS_PER_NAT, -gaps::GAP_LOW as usize, gaps::GAP_BINS, gaps::GAP_BINS * 16]);
         assert_eq!(here, header());
     }
 }

@@ -13,6 +13,7 @@ mod image;
 mod launch;
 mod ledger;
 mod matmul;
+mod measure;
 mod memory;
 mod params;
 mod products;

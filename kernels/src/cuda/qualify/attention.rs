@@ -192,9 +192,30 @@ fn tolerance(needs: &Needs) -> f64 {
     if needs.cache == KvFormat::Bf16 || needs.rounding() == KvFormat::Bf16 { 8e-3 } else { 4e-3 }
 }
 
+/// Tries the portable kernel and then, where the device has one of its own in its place, that one.
 pub(super) fn run(on: &mut Attend, needs: &Needs, form: Form) -> Result<f32, Failure> {
     let data = Data::new(needs, form);
     on.gather = form == Form::Decode(Skips::Gathered);
+    let own = match form {
+        Form::Prefill { skip } => {
+            let types = super::super::attention::types(needs.cache.name(), needs.activations.name()).unwrap_or("unknown");
+            on.attention.own(&mut on.cubins, types, &data.geometry, if skip { "skip" } else { "dense" })
+        }
+        Form::Decode(_) => None,
+    };
+    on.attention.portable = true;
+    let portable = one(on, needs, &data);
+    on.attention.portable = false;
+    let portable = portable?;
+    let Some(own) = own else { return Ok(portable) };
+    let named = |what: String| Failure::Differs(format!("{own}: {what}"));
+    one(on, needs, &data).map_err(|failure| match failure {
+        Failure::Differs(what) => named(what),
+        Failure::Kernel(error) => Failure::Kernel(error),
+    })
+}
+
+fn one(on: &mut Attend, needs: &Needs, data: &Data) -> Result<f32, Failure> {
     let (found, time) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), AGAIN))?;
     let want = data.reference()?;
     for (i, &(_, _, skips)) in data.sequences.iter().enumerate() {
