@@ -122,10 +122,26 @@ pub fn decode(who: Who, g: &AttnGeometry, format: KvFormat, seqs: &[Sequence]) -
 }
 
 pub fn run(who: Who, g: &AttnGeometry, format: KvFormat, seqs: &[Sequence], pool: &Pool, decode: bool) -> Result<Vec<Answer>, KernelError> {
+    with_call(g, format, seqs, 7, |call| match (who, decode) {
+        (Who::Scalar, false) => reference::prefill(call, &DEFAULT_VOTES),
+        (Who::Scalar, true) => reference::decode(call, &DEFAULT_VOTES),
+        (Who::Simd(isa), false) => prefill_on(isa, call, pool),
+        (Who::Simd(isa), true) => decode_on(isa, call, pool),
+    })
+}
+
+/// Places the sequences (pages in an order that `seed` shuffles) and hands the call to `compute`.
+pub fn with_call(
+    g: &AttnGeometry,
+    format: KvFormat,
+    seqs: &[Sequence],
+    seed: u64,
+    compute: impl FnOnce(&mut AttnCall<'_>) -> Result<(), KernelError>,
+) -> Result<Vec<Answer>, KernelError> {
     let (heads, width) = (g.heads, g.heads * g.head_dim);
     let layout = PageLayout { kv_heads: g.kv_heads, head_dim: g.head_dim, format };
     let pages: usize = seqs.iter().map(|s| s.kv_len.div_ceil(PAGE)).sum();
-    let order = Random::new(7).order(pages + 2);
+    let order = Random::new(seed).order(pages + 2);
     let nan = match format {
         KvFormat::Bf16 => half::bf16::NAN.to_bits(),
         _ => half::f16::NAN.to_bits(),
@@ -174,12 +190,7 @@ pub fn run(who: Who, g: &AttnGeometry, format: KvFormat, seqs: &[Sequence], pool
         kept: Some(&mut kept),
         counters: &mut counters,
     };
-    match (who, decode) {
-        (Who::Scalar, false) => reference::prefill(&mut call, &DEFAULT_VOTES)?,
-        (Who::Scalar, true) => reference::decode(&mut call, &DEFAULT_VOTES)?,
-        (Who::Simd(isa), false) => prefill_on(isa, &mut call, pool)?,
-        (Who::Simd(isa), true) => decode_on(isa, &mut call, pool)?,
-    }
+    compute(&mut call)?;
     let part = |s: &AttnSeq<'_>, x: &[f32], width: usize| x[s.row * width..(s.row + s.q_len) * width].to_vec();
     let answers: Vec<Answer> = list
         .iter()
@@ -247,7 +258,7 @@ impl Random {
         x.iter().map(|x| x / norm).collect()
     }
 
-    fn order(&mut self, n: usize) -> Vec<u32> {
+    pub fn order(&mut self, n: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..n as u32).collect();
         (1..n).rev().for_each(|i| order.swap(i, self.below(i + 1)));
         order
