@@ -96,6 +96,16 @@ impl Tensor {
         &self.data[..rows * self.cols]
     }
 
+    /// All of it, `[max_rows][cols]`, for tests that compute an operator themselves.
+    pub fn values(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// The same, to be written.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.data
+    }
+
     fn rows_mut(&mut self, rows: usize) -> &mut [f32] {
         &mut self.data[..rows * self.cols]
     }

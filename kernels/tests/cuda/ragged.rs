@@ -116,7 +116,11 @@ impl Batch {
                     turned += 1;
                     tally.nearest = tally.nearest.max(off);
                     if off > ROUNDING || a.kept.len() != b.kept.len() {
-                        wrong.push(format!("sequence {i}: vote {at} is {:?}, not {}; its gap is {off:e} nats off", a.kept.get(at), b.kept[at]));
+                        wrong.push(format!(
+                            "sequence {i}: vote {at} is {:?}, not {}; its gap is {off:e} nats off",
+                            a.kept.get(at),
+                            b.kept[at]
+                        ));
                     }
                 }
                 if turned == 0 && a.counters.votes != b.counters.votes || a.counters.skipped != a.skipped() as u64 {

@@ -40,10 +40,16 @@ impl Top {
 
 /// Model folder and recorded file of each checkpoint under test.
 pub fn models() -> Vec<(&'static str, Golden)> {
+    let wanted = std::env::var("SKIP_GOLDEN").unwrap_or_default();
     let mut models = vec![("smollm2", "golden-smollm2-135m-instruct.json")];
-    if std::env::var("SKIP_GOLDEN").is_ok_and(|v| v == "all") {
-        models.push(("qwen2.5-coder-0.5b", "golden-qwen2.5-coder-0.5b-instruct.json"));
-    }
+    models.extend(
+        [
+            ("qwen2.5-coder-0.5b", "golden-qwen2.5-coder-0.5b-instruct.json"),
+            ("qwen2.5-coder-1.5b", "golden-qwen2.5-coder-1.5b-instruct.json"),
+        ]
+        .into_iter()
+        .filter(|(model, _)| wanted == "all" || wanted.split(',').any(|w| w == *model)),
+    );
     let read = |file| serde_json::from_slice(&std::fs::read(repository().join("tests/data").join(file)).unwrap()).unwrap();
     models.into_iter().map(|(model, file)| (model, read(file))).collect()
 }
