@@ -5,6 +5,8 @@
 //!
 //! [`Backend`]: skip_kernels::Backend
 
+#![allow(clippy::unwrap_used)] // a test may panic wherever it stands
+
 #[path = "../attention/fixture.rs"]
 #[allow(dead_code)]
 mod fixture;

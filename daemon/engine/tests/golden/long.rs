@@ -132,7 +132,8 @@ fn top8(a: &[f32], b: &[f32]) -> f32 {
 fn cuda_long_prompt() {
     let model = std::env::var("SKIP_LONG_MODEL").unwrap_or_else(|_| "qwen2.5-coder-0.5b".into());
     let tokens = std::env::var("SKIP_LONG_TOKENS").ok().and_then(|t| t.parse().ok()).unwrap_or(32_000);
-    let (decoded, scales) = (3, [2000.0, 600.0]);
+    // About half of the tiles and nine tenths of the runs, for these checkpoints.
+    let (decoded, scales) = (3, [tokens as f32 / 16.0, tokens as f32 / 50.0]);
     let mut attend = Attend::open(&CudaOptions::new(Activations::Fp16)).unwrap();
     let (cpu, cpu_shares) = tapped(Box::new(move |phase, call| attend.run(phase, call)), &model, tokens, decoded, scales, 24);
 
@@ -144,7 +145,8 @@ fn cuda_long_prompt() {
     for (a, b) in shares.iter().zip(cpu_shares) {
         assert!((a - b).abs() < 0.01, "{shares:?} and {cpu_shares:?}");
     }
-    assert!(worst < 0.5, "a logit is off by {worst}");
+    // Activations are rounded otherwise there, so votes near the threshold turn, and what they leave out adds up over layers.
+    assert!(worst < 1.0, "a logit is off by {worst}");
     let (a, b) = (argmax(&cpu), argmax(&logits));
     assert!(a == b || cpu[a as usize] - cpu[b as usize] < 2.0 * worst, "another token although its lead was clear");
 }
