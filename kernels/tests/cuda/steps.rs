@@ -80,7 +80,8 @@ impl<'a, B: Backend> Player<'a, B> {
         b.attention(&self.qkv, &g, &self.pool, &mut self.out)?;
         b.last_rows(&self.out, &mut self.tail)?;
         let mut report = StepReport::default();
-        b.sample(&self.tail, &self.head, &mut report)?;
+        b.sample(&self.tail, &self.head)?;
+        b.finish(&mut report)?;
         Ok(report)
     }
 

@@ -271,8 +271,11 @@ impl Backend for Tap {
     fn last_rows(&mut self, x: &Tensor, out: &mut Tensor) -> Result<(), KernelError> {
         self.inner.last_rows(x, out)
     }
-    fn sample(&mut self, x: &Tensor, head: &Self::Matrix, report: &mut StepReport) -> Result<(), KernelError> {
-        self.inner.sample(x, head, report)
+    fn sample(&mut self, x: &Tensor, head: &Self::Matrix) -> Result<(), KernelError> {
+        self.inner.sample(x, head)
+    }
+    fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+        self.inner.finish(report)
     }
     fn logits(&self) -> Vec<Vec<f32>> {
         self.inner.logits()
