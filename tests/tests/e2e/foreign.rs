@@ -48,3 +48,37 @@ fn skipctl_exits_by_the_class_of_the_error() {
     let nobody = run(Command::new(binary("skipctl").unwrap()).args(["--socket", "/nonexistent/skipd.sock", "status"])).unwrap();
     assert_eq!(nobody.code, Some(3), "no daemon: {}", nobody.stderr);
 }
+
+#[test]
+fn skipctl_bench_measures_dense_and_skipping_in_turn() {
+    let daemon = Daemon::shared();
+    let args = ["bench", "--prompts", "300,700", "-n", "6", "--rounds", "2", "--concurrency", "1,2", "--prefill-table", "50%", "--json"];
+    let report: serde_json::Value = serde_json::from_str(&daemon.skipctl(&args).unwrap().ok().unwrap()).unwrap();
+    assert_eq!((&report["runtime"], &report["clock_state"]), (&"skipd".into(), &"unpinned".into()));
+    assert!(report["warnings"][0].as_str().unwrap().contains("NOT PINNED"), "{report}");
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 8, "two lengths, two widths, two modes");
+    for run in runs {
+        assert_eq!(run["requests"], 2 * run["concurrency"].as_u64().unwrap());
+        for field in ["ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "itl_ms_p50", "throughput_tok_s", "e2e_latency_ms_p50"] {
+            assert!(run[field].as_f64().unwrap() > 0.0, "{field}: {run}");
+        }
+        let skips = run["mode"] == "skip" && run["input_len"] == 700;
+        assert!(!skips || run["sparsity"]["prefill"].as_f64().unwrap() > 0.0, "{run}");
+        assert!(run["mode"] == "skip" || run["sparsity"]["prefill"] == 0.0, "{run}");
+    }
+    let text = daemon.skipctl(&["bench", "--prompts", "200,999999", "-n", "4", "--rounds", "1"]).unwrap().ok().unwrap();
+    assert!(text.contains("NOT PINNED") && text.contains("does not fit the context"), "{text}");
+}
+
+#[test]
+fn the_load_test_finds_answers_under_load_to_be_those_alone() {
+    let daemon = Daemon::start(skip_tests::Options::default()).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/load-test");
+    let socket = daemon.socket();
+    let args = [script, "--socket", socket.to_str().unwrap(), "--clients", "4", "--requests", "3", "--cases", "3", "--longest", "1500"];
+    let output = std::process::Command::new("python3").args(args).args(["--prefill", "none;[[128,100]]"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("finished"), "{text}");
+}

@@ -63,6 +63,8 @@ pub enum Command {
     },
     /// Try the CUDA kernels of the loaded checkpoint again; the next start goes by what is found
     Qualify,
+    /// Measure the daemon: first token and rates, dense and skipping in turn
+    Bench(Bench),
     /// Let running requests finish and take no new ones; ends when the daemon is idle
     Drain,
     /// Print a completion script
@@ -213,6 +215,38 @@ pub struct SetTable {
     /// Accept an unreached tier, or a table of another checkpoint or geometry
     #[arg(long)]
     pub force: bool,
+}
+
+/// `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Prompt lengths in tokens
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "512,2048,8192", value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompts: Vec<u32>,
+
+    /// Tokens of an answer
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..))]
+    pub tokens: u32,
+
+    /// Measured rounds of each, behind one that warms up
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+
+    /// Requests at once
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub concurrency: Vec<u32>,
+
+    /// Prefill table to set beside dense: a tier, `none`, or a table file; default: the tables in force, else the tier nearest to 50%
+    #[arg(long, value_name = "SELECTOR")]
+    pub prefill_table: Option<String>,
+
+    /// Decode table to set beside dense
+    #[arg(long, value_name = "SELECTOR")]
+    pub decode_table: Option<String>,
+
+    /// Take prompts from this text instead of skipd's documentation
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub text: Option<PathBuf>,
 }
 
 /// `table …`.

@@ -40,6 +40,7 @@ help_is_as_recorded! {
     tiers: "tiers";
     import: "import";
     qualify: "qualify";
+    bench: "bench";
     drain: "drain";
     completions: "completions";
 }

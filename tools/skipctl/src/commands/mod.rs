@@ -1,5 +1,6 @@
 //! One file a command, and what they share: the connection and the interrupt.
 
+mod bench;
 mod chat;
 mod generate;
 mod import;
@@ -66,6 +67,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Tiers => tables::tiers(context).await,
         Command::Import { gguf, dir } => import::run(context, gguf, dir).await,
         Command::Qualify => qualify::run(context).await,
+        Command::Bench(args) => bench::run(context, args).await,
         Command::Drain => status::drain(context).await,
         Command::Completions { shell } => meta::completions(shell),
         Command::Man { dir } => meta::man(&dir),
