@@ -1,7 +1,7 @@
 //! Clients that are not ours: the openai Python package over the socket; and skipctl as a person uses it.
 
-use skip_tests::Daemon;
 use skip_tests::process::{binary, cache, root, run};
+use skip_tests::{Daemon, Options};
 use std::process::Command;
 
 #[test]
@@ -73,11 +73,10 @@ fn skipctl_bench_measures_dense_and_skipping_in_turn() {
 
 #[test]
 fn the_load_test_finds_answers_under_load_to_be_those_alone() {
-    let daemon = Daemon::start(skip_tests::Options::default()).unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/load-test");
-    let socket = daemon.socket();
-    let args = [script, "--socket", socket.to_str().unwrap(), "--clients", "4", "--requests", "3", "--cases", "3", "--longest", "1500"];
-    let output = std::process::Command::new("python3").args(args).args(["--prefill", "none;[[128,100]]"]).output().unwrap();
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let script = root().join("tools/load-test");
+    let args = ["--clients", "4", "--requests", "3", "--cases", "3", "--longest", "1500", "--prefill", "none;[[128,100]]"];
+    let output = Command::new("python3").arg(script).arg("--socket").arg(daemon.socket()).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("finished"), "{text}");
