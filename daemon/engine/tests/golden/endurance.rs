@@ -245,10 +245,13 @@ async fn endure<B: Backend>(backend: impl FnOnce() -> B + Send + 'static, model:
     engine.stopped().await;
 }
 
+/// MiB of the device that this process holds: others may use it too.
 fn device_memory() -> Option<u64> {
-    let query = ["--query-gpu=memory.used", "--format=csv,noheader,nounits"];
+    let query = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"];
     let output = std::process::Command::new("nvidia-smi").args(query).output().ok()?;
-    String::from_utf8(output.stdout).ok()?.lines().next()?.trim().parse().ok()
+    let text = String::from_utf8(output.stdout).ok()?;
+    let own = format!("{},", std::process::id());
+    text.lines().find_map(|line| line.strip_prefix(&own)?.trim().parse().ok())
 }
 
 /// `SKIP_STEPS` changes the number of steps, `SKIP_LONG_MODEL` the checkpoint.
