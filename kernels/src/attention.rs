@@ -79,7 +79,7 @@ pub struct SkipCounters {
     pub votes: u64,
     /// Of those, the ones left out.
     pub skipped: u64,
-    /// Bytes of V (decode) not read.
+    /// Bytes of V (decode) not read. On CUDA every run left out counts as whole: the last of a sequence may be shorter.
     pub bytes_not_read: u64,
 }
 

@@ -1,7 +1,7 @@
 //! One attention call from host memory, waited for: what case files, qualification and tests need. Everything is uploaded, run once and
 //! brought back, so it says nothing about speed.
 
-use super::attention::{Attention, Call, Extras, Operands, types};
+use super::attention::{Attention, Call, Extras, Operands, run_bytes, types};
 use super::backend::CudaOptions;
 use super::cubins::Cubins;
 use super::device::{Device, guarded};
@@ -203,7 +203,8 @@ impl Attend {
                 to[i] = kept_votes[from..from + kept_len(phase, &g, s)].to_vec();
             }
             let votes: Counters = bytemuck::pod_read_unaligned(&counted[i * size_of::<Counters>()..][..size_of::<Counters>()]);
-            call.counters[i] += SkipCounters { votes: votes.votes, skipped: votes.skipped, bytes_not_read: 0 };
+            let bytes_not_read = if phase == Phase::Decode { votes.skipped * run_bytes(g.head_dim) } else { 0 };
+            call.counters[i] += SkipCounters { votes: votes.votes, skipped: votes.skipped, bytes_not_read };
         }
         Ok(time)
     }

@@ -164,6 +164,11 @@ pub(super) struct Extras {
     pub gaps: u64,
 }
 
+/// Bytes of V in a run of keys that decode votes on.
+pub(super) fn run_bytes(head_dim: usize) -> u64 {
+    (DEFAULT_VOTES.run * head_dim * 2) as u64
+}
+
 /// Element types of queries, cache and outputs, as kernel names have them.
 pub(super) fn types(cache: &str, activations: &str) -> Option<&'static str> {
     match (cache, activations) {

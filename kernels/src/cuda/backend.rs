@@ -62,6 +62,8 @@ pub struct CudaBackend {
     step: StepBlock,
     graphs: Graphs,
     flights: Flights,
+    /// Of the step's attention, for what its votes save.
+    head_dim: usize,
     held: Held,
     tables: Vec<Option<ScaleTable>>,
     device_tables: DeviceBuffer,
@@ -171,6 +173,7 @@ impl CudaBackend {
             step: StepBlock::new(&device).map_err(driver)?,
             graphs: Graphs::new(),
             flights: Flights::new(&device).map_err(driver)?,
+            head_dim: 0,
             held: Held::default(),
             tables: Vec::new(),
             device_tables: DeviceBuffer::zeroed(&device, 2 * TABLE_SLOTS * size_of::<Table>(), "scale tables").map_err(driver)?,
@@ -443,6 +446,7 @@ impl Backend for CudaBackend {
 
     fn attention(&mut self, qkv: &Tensor, geometry: &AttnGeometry, pool: &KvPool, out: &mut Tensor) -> Result<(), KernelError> {
         let g = geometry;
+        self.head_dim = g.head_dim;
         self.fit("attention", qkv, (g.heads + 2 * g.kv_heads) * g.head_dim)?;
         self.fit("attention", out, g.heads * g.head_dim)?;
         ensure(self.step.step.last_page.is_none_or(|p| (p as usize) < pool.pages), || "attention: a page outside the pool".into())?;
@@ -539,7 +543,7 @@ impl Backend for CudaBackend {
         }
         self.sampled_rows = self.step.step.seqs.iter().filter(|seq| seq.sample.is_some()).count();
         self.graphs.finish(&self.device)?;
-        self.flights.launch(&self.device, &self.step)
+        self.flights.launch(&self.device, &self.step, attention::run_bytes(self.head_dim))
     }
 
     fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {

@@ -10,6 +10,7 @@ use crate::backend::{KernelError, StepReport};
 use cudarc::driver::CudaContext;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUevent, CUevent_flags};
+use skip_tables::Phase;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,10 +25,19 @@ struct Flight {
     seqs: usize,
     /// Places of sequences that draw, in the order of their rows.
     drawing: Vec<usize>,
-    /// Places of sequences that vote, with the offsets of their counters in `back`.
-    voting: Vec<(usize, usize)>,
+    /// Sequences that vote.
+    voting: Vec<Voting>,
     /// Offset of the first draw in `back`.
     draws: usize,
+}
+
+/// A sequence that votes.
+struct Voting {
+    place: usize,
+    /// Offset of its counters in `Flight::back`.
+    at: usize,
+    /// Bytes of V that a tile or run left out saves: prefill's tiles are read all the same.
+    saves: u64,
 }
 
 /// The steps under way, at most [`MOST`].
@@ -71,8 +81,8 @@ impl Flights {
         &mut self.next().attention
     }
 
-    /// Everything of the step is enqueued: enqueues the way back.
-    pub fn launch(&mut self, device: &Device, block: &StepBlock) -> Result<(), KernelError> {
+    /// Everything of the step is enqueued: enqueues the way back. `run_bytes`: of V, in a run of keys.
+    pub fn launch(&mut self, device: &Device, block: &StepBlock, run_bytes: u64) -> Result<(), KernelError> {
         let flight = self.next();
         let (from, bytes) = block.back();
         if flight.back.bytes().len() < bytes {
@@ -83,7 +93,10 @@ impl Flights {
         flight.drawing.clear();
         flight.drawing.extend((0..flight.seqs).filter(|&i| block.step.seqs[i].sample.is_some()));
         flight.voting.clear();
-        flight.voting.extend(block.voting());
+        flight.voting.extend(block.voting().map(|(place, at)| {
+            let saves = if block.step.seqs[place].phase == Phase::Decode { run_bytes } else { 0 };
+            Voting { place, at, saves }
+        }));
         flight.draws = block.layout.drawn.offset() - from;
         // SAFETY: pinned, and read only once `done` has passed; nobody else uses it until `finish`.
         unsafe { block.download(device, from, &mut flight.back.bytes_mut()[..bytes])? };
@@ -112,9 +125,9 @@ impl Flights {
         for (row, &place) in flight.drawing.iter().enumerate() {
             report.sampled[place] = Some(sampled(&back[flight.draws + row * DRAWN_BYTES..][..DRAWN_BYTES]));
         }
-        for &(place, at) in &flight.voting {
+        for &Voting { place, at, saves } in &flight.voting {
             let votes: super::params::Counters = bytemuck::pod_read_unaligned(&back[at..][..size_of::<super::params::Counters>()]);
-            report.counters[place] += SkipCounters { votes: votes.votes, skipped: votes.skipped, bytes_not_read: 0 };
+            report.counters[place] += SkipCounters { votes: votes.votes, skipped: votes.skipped, bytes_not_read: votes.skipped * saves };
         }
         Ok(())
     }
