@@ -85,6 +85,8 @@ pub enum Verdict {
     Faulted,
     /// It did not end.
     Hung,
+    /// It is not in the kernel files, and is not needed: others do its work.
+    Absent,
 }
 
 impl Verdict {
@@ -95,6 +97,7 @@ impl Verdict {
             Verdict::Wrong => "wrong",
             Verdict::Faulted => "faulted",
             Verdict::Hung => "hung",
+            Verdict::Absent => "absent",
         }
     }
 }
@@ -134,6 +137,6 @@ pub struct Qualification {
 impl Qualification {
     /// Kernels that must not be used.
     pub fn refused(&self) -> impl Iterator<Item = &KernelVerdict> {
-        self.kernels.iter().filter(|kernel| kernel.verdict != Verdict::Right)
+        self.kernels.iter().filter(|kernel| !matches!(kernel.verdict, Verdict::Right | Verdict::Absent))
     }
 }

@@ -75,7 +75,8 @@ async fn follow(daemon: &Daemon, engine: &EngineHandle) -> Result<(), LoadError>
             EngineState::Failed(error) => {
                 let fault = is_device_fault(&error);
                 if fault {
-                    Faults::record(&daemon.config.state_dir, SystemTime::now(), &error.to_string());
+                    let with = daemon.model().map(|model| model.rung).unwrap_or_default();
+                    Faults::record(&daemon.config.state_dir, SystemTime::now(), with, &error.to_string());
                 }
                 return Err(match daemon.ready_after() {
                     None => LoadError::Model { path: daemon.config.model.display().to_string(), reason: error.to_string() },
@@ -104,6 +105,7 @@ async fn forget_faults(state_dir: PathBuf) {
     Faults::forget(&state_dir);
 }
 
-fn is_device_fault(error: &EngineError) -> bool {
+/// Whether it counts among the device's faults.
+pub fn is_device_fault(error: &EngineError) -> bool {
     matches!(error, EngineError::Device(_) | EngineError::Load(engine::LoadError::Kernel(KernelError::Device(_))))
 }

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, KvChoice, PrecisionChoice};
 use crate::device::{self, Choice, Chosen};
+use crate::faults::Rung;
 use crate::faulty::start;
 use crate::load::LoadError;
 use crate::state::{Daemon, Model, SamplingDefaults};
@@ -28,13 +29,13 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
         Opened::read(Paths { state_dir: config.state_dir.clone(), admin: config.tables_file.clone(), checkpoint: config.model.clone() });
     let cpu = CpuOptions { threads: config.threads, precision: precision(config.precision) };
     let needs = device::needs(&checkpoint, kv_format(config.kv)).map_err(failed)?;
-    let Choice { chosen, reason, degraded } = device::choose(daemon, &checkpoint, needs).map_err(failed)?;
-    // A device that is not relied on any more has no more faults to show.
-    let fault_at = config.inject_fault_at_step.filter(|_| degraded.is_none());
-    let options = engine_options(config, &chosen, tables.in_force());
+    let choice = device::choose(daemon, &checkpoint, needs).map_err(failed)?;
     let architecture = checkpoint.architecture();
     let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
-    let engine = match chosen {
+    // What is not relied on any more has no more faults to show.
+    let fault_at = config.inject_fault_at_step.filter(|_| choice.rung != Rung::Cpu);
+    let options = engine_options(config, &choice.chosen, tables.in_force());
+    let engine = match choice.chosen {
         Chosen::Cpu => start(options, &config.model_name, checkpoint, fault_at, move || Ok(CpuBackend::new(cpu))),
         Chosen::Cuda { options: cuda, .. } => {
             let cuda = CudaOptions { max_samples: options.max_running, ..cuda };
@@ -53,8 +54,10 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
         text,
         defaults,
         tables,
-        backend_reason: reason,
-        degraded,
+        backend_reason: choice.reason,
+        degraded: choice.degraded,
+        kernel_notes: choice.kernel_notes,
+        rung: choice.rung,
         needs,
         created: SystemTime::now(),
     })

@@ -1,6 +1,7 @@
 //! What every interface shares: configuration, who may what, the daemon's stage, and the model once it is known.
 
 use crate::config::Config;
+use crate::faults::Rung;
 use crate::jobs::Jobs;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::metrics::Metrics;
@@ -53,6 +54,10 @@ pub struct Model {
     pub backend_reason: String,
     /// Why not a better one that there is, where it serves with less than it could.
     pub degraded: Option<String>,
+    /// What there is to say of the kernels that may be left out.
+    pub kernel_notes: Vec<String>,
+    /// Where earlier faults of the device left it.
+    pub rung: Rung,
     /// The CUDA kernels it would take.
     pub needs: Needs,
     /// When it was opened.

@@ -59,7 +59,7 @@ fn fill(status: &mut Status, daemon: &Daemon, model: &Model, engine: &stats::Sta
     status.backend = engine.backend.as_ref().map(|backend| BackendStatus {
         name: backend.name.to_owned(),
         reason: format!("{}; {}", backend.device, model.backend_reason),
-        kernel_set: backend.kernel_set.clone(),
+        kernel_set: std::iter::once(&backend.kernel_set).chain(&model.kernel_notes).cloned().collect::<Vec<_>>().join("; "),
         threads: u32::try_from(backend.parallelism).ok(),
         kv_format: match daemon.config.kv {
             KvChoice::Fp16 => "fp16".into(),

@@ -1,6 +1,7 @@
 //! Stand-ins for tests: bytes as tokens, and an engine whose model says the alphabet.
 
 use crate::config::{Config, Settings};
+use crate::faults::Rung;
 use crate::load::LoadError;
 use crate::peer::Peer;
 use crate::state::{Daemon, Model, SamplingDefaults};
@@ -90,10 +91,14 @@ impl StepModel for Alphabet {
 
 /// A model of the alphabet with 256 tokens of cache, four waiting places, and steps of this length.
 pub fn alphabet(step: Duration) -> Model {
+    model(engine(move || Ok(Alphabet { step, gave: StepReport::default() })))
+}
+
+fn engine(load: impl FnOnce() -> Result<Alphabet, skip_engine::engine::LoadError> + Send + 'static) -> EngineHandle {
     let info = ModelInfo { name: "alphabet".into(), context: 4096, vocabulary: 256, eos: vec![0], kv_bytes_per_token: 4 };
     let options =
         EngineOptions { cache: CacheSize::Tokens(4096), queue_limit: 4, max_running: 2, token_buffer: 64, ..EngineOptions::default() };
-    model(Engine::start_with(options, info, move |_, _, _| Ok(Alphabet { step, gave: StepReport::default() })))
+    Engine::start_with(options, info, move |_, _, _| load())
 }
 
 fn model(engine: EngineHandle) -> Model {
@@ -108,6 +113,8 @@ fn model(engine: EngineHandle) -> Model {
         tables,
         backend_reason: "a test".into(),
         degraded: None,
+        kernel_notes: Vec::new(),
+        rung: Rung::All,
         needs: Needs { head_dim: 64, group: 1, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu },
         created: SystemTime::now(),
     }

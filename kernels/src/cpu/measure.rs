@@ -3,7 +3,7 @@
 use super::pages::Keys;
 use crate::attention::{AttnCall, AttnSeq, VoteGeometry};
 use crate::backend::KernelError;
-use crate::gaps::{GapHistogram, Gaps, votes};
+use crate::gaps::{Gaps, votes};
 use skip_tables::Phase;
 use std::ops::Range;
 
@@ -16,18 +16,32 @@ const PAGE_KEYS: usize = 128;
 /// # Errors
 /// Shapes that do not fit.
 pub fn measure(phase: Phase, call: &AttnCall<'_>, geometry: &VoteGeometry) -> Result<Vec<Gaps>, KernelError> {
-    call.check()?;
     let mut all: Vec<Gaps> = vec![Gaps::default(); call.seqs.len()];
+    each_vote(phase, call, geometry, &mut |seq, histogram, gap, mass| all[seq][histogram].add(gap, mass))?;
+    Ok(all)
+}
+
+/// Tells (sequence, which of its histograms, gap in nats, mass) of every vote.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub(crate) fn each_vote(
+    phase: Phase,
+    call: &AttnCall<'_>,
+    geometry: &VoteGeometry,
+    tell: &mut dyn FnMut(usize, usize, f64, f64),
+) -> Result<(), KernelError> {
+    call.check()?;
     if !votes(&call.geometry) {
-        return Ok(all);
+        return Ok(());
     }
-    for (seq, gaps) in call.seqs.iter().zip(&mut all) {
+    for (i, seq) in call.seqs.iter().enumerate() {
         match phase {
-            Phase::Prefill => prefill(call, seq, geometry, &mut gaps[0]),
-            Phase::Decode => decode(call, seq, geometry, gaps),
+            Phase::Prefill => prefill(call, seq, geometry, &mut |gap, mass| tell(i, 0, gap, mass)),
+            Phase::Decode => decode(call, seq, geometry, &mut |histogram, gap, mass| tell(i, histogram, gap, mass)),
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Scores of one row and head with every key it sees.
@@ -51,7 +65,7 @@ fn part(scores: &[f64], keys: Range<usize>) -> Option<&[f64]> {
     scores.get(keys.start..keys.end.min(scores.len())).filter(|part| !part.is_empty())
 }
 
-fn prefill(call: &AttnCall<'_>, seq: &AttnSeq<'_>, geometry: &VoteGeometry, gaps: &mut GapHistogram) {
+fn prefill(call: &AttnCall<'_>, seq: &AttnSeq<'_>, geometry: &VoteGeometry, tell: &mut dyn FnMut(f64, f64)) {
     let (first, end) = (seq.q_start / geometry.rows, (seq.q_start + seq.q_len).div_ceil(geometry.rows));
     for head in 0..call.geometry.heads {
         for tile in first..end {
@@ -69,13 +83,13 @@ fn prefill(call: &AttnCall<'_>, seq: &AttnSeq<'_>, geometry: &VoteGeometry, gaps
                     running[r] = running[r].max(top);
                     carried += mass(part, tops[r]);
                 }
-                gaps.add(gap, carried);
+                tell(gap, carried);
             }
         }
     }
 }
 
-fn decode(call: &AttnCall<'_>, seq: &AttnSeq<'_>, geometry: &VoteGeometry, gaps: &mut Gaps) {
+fn decode(call: &AttnCall<'_>, seq: &AttnSeq<'_>, geometry: &VoteGeometry, tell: &mut dyn FnMut(usize, f64, f64)) {
     let group = call.geometry.group();
     for kv_head in 0..if seq.q_len == 0 { 0 } else { call.geometry.kv_heads } {
         let rows: Vec<Vec<f64>> = (0..group).map(|h| scores(call, seq, 0, kv_head * group + h)).collect();
@@ -84,12 +98,12 @@ fn decode(call: &AttnCall<'_>, seq: &AttnSeq<'_>, geometry: &VoteGeometry, gaps:
         let parts = |size: usize, b: usize| rows.iter().map(move |row| &row[b * size..((b + 1) * size).min(keys)]);
         for b in 0..keys.div_ceil(geometry.run) {
             let gap = parts(geometry.run, b).zip(&tops).map(|(part, top)| largest(part) - top).fold(NEG, f64::max);
-            gaps[0].add(gap, parts(geometry.run, b).zip(&tops).map(|(part, &top)| mass(part, top)).sum());
+            tell(0, gap, parts(geometry.run, b).zip(&tops).map(|(part, &top)| mass(part, top)).sum());
         }
         let mut running = vec![NEG; group];
         for b in 0..keys.div_ceil(PAGE_KEYS) {
             let gap = parts(PAGE_KEYS, b).zip(&running).map(|(part, top)| largest(part) - top).fold(NEG, f64::max);
-            gaps[1].add(gap, parts(PAGE_KEYS, b).zip(&tops).map(|(part, &top)| mass(part, top)).sum());
+            tell(1, gap, parts(PAGE_KEYS, b).zip(&tops).map(|(part, &top)| mass(part, top)).sum());
             running.iter_mut().zip(parts(PAGE_KEYS, b)).for_each(|(top, part)| *top = top.max(largest(part)));
         }
     }
@@ -100,7 +114,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::attention::{AttnGeometry, DEFAULT_VOTES, SkipCounters};
     use crate::cpu::reference;
-    use crate::gaps::{GAP_LOW, GAPS_PER_NAT};
+    use crate::gaps::{GAP_LOW, GAPS_PER_NAT, GapHistogram};
     use crate::pages::{KvFormat, KvView, PAGE, PageLayout};
 
     /// A call whose scores are multiples of 1/64 nat that every arithmetic has exactly: the first element alone is not zero.

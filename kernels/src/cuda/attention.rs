@@ -95,6 +95,11 @@ fn hopper_shared_bytes(d: usize) -> usize {
     hopper_rows(d) * d * 2 + if d == 64 { 8 } else { 6 } * PAGE * d * 2
 }
 
+/// The name of a prefill kernel that only some devices have; today Hopper's.
+pub(super) fn own_name(types: &str, head_dim: usize, form: &str) -> String {
+    format!("attn_prefill_{types}_d{head_dim}_{form}_wgmma")
+}
+
 /// Bytes of the decode workspace.
 fn workspace_bytes(segments: usize, blocks: usize, max_runs: usize, d: usize) -> usize {
     let partials = (segments + blocks) * GROUP_HEADS * (d + 2) * 4;
@@ -225,16 +230,17 @@ impl Attention {
         Ok(ptr)
     }
 
-    /// The device's own prefill kernel, where there is one for these heads.
-    pub fn own(&self, cubins: &mut Cubins, types: &str, g: &AttnGeometry, form: &str) -> Option<String> {
-        let own = !self.portable && cubins.architecture == "90a" && g.window.is_none() && form != "measure";
-        let name = format!("attn_prefill_{types}_d{}_{form}_wgmma", g.head_dim);
-        (own && cubins.find(&name).is_some()).then_some(name)
+    /// The device's own prefill kernel, where there is one for these heads that may be used.
+    pub fn own(&self, cubins: &mut Cubins, types: &str, head_dim: usize, form: &str) -> Option<String> {
+        let name = own_name(types, head_dim, form);
+        (!self.portable && cubins.find(&name).is_some()).then_some(name)
     }
 
     fn prefill(&self, device: &Device, cubins: &mut Cubins, call: &Call<'_>, params: AttnParams, form: &str) -> Result<(), KernelError> {
         let g = call.geometry;
-        let (name, threads, shared) = match self.own(cubins, call.types, g, form) {
+        // Windowed layers have portable kernels alone.
+        let own = if g.window.is_none() { self.own(cubins, call.types, g.head_dim, form) } else { None };
+        let (name, threads, shared) = match own {
             Some(name) => (name, HOPPER_THREADS, hopper_shared_bytes(g.head_dim)),
             None => {
                 let name = format!("attn_prefill_{}_d{}_{form}_mma", call.types, g.head_dim);

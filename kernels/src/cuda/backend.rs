@@ -23,6 +23,7 @@ use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource
 use crate::ledger::{Ledger, ModelShape};
 use crate::pages::{KvFormat, PAGE, PageLayout};
 use skip_tables::{Phase, ScaleTable};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Where scan and gather as two launches overtake one that does both: measured on an H200 between half a gigabyte and two (docs/kernels.md).
@@ -43,12 +44,22 @@ pub struct CudaOptions {
     pub graphs: bool,
     /// Bytes of K and V in a layer, of a step's sequences that skip, from which skipping decode is two launches. Both vote the same.
     pub gather_from: u64,
+    /// Kernels that are not used though the files have them: those that may be left out are, without the others there is no serving.
+    pub excluded: BTreeSet<String>,
 }
 
 impl CudaOptions {
     /// The first device, kernels from [`cubins::default_folder`], graphs on.
     pub fn new(activations: Activations) -> Self {
-        Self { device: 0, cubins: cubins::default_folder(), activations, max_samples: 64, graphs: true, gather_from: GATHER_FROM }
+        Self {
+            device: 0,
+            cubins: cubins::default_folder(),
+            activations,
+            max_samples: 64,
+            graphs: true,
+            gather_from: GATHER_FROM,
+            excluded: BTreeSet::new(),
+        }
     }
 }
 
@@ -83,6 +94,8 @@ pub struct CudaBackend {
     token_bytes: usize,
     /// Skipping decode of the step is two launches.
     gather: bool,
+    /// Prefill runs on the device's own kernels.
+    own_prefill: bool,
     options: CudaOptions,
     device: Device,
 }
@@ -163,7 +176,7 @@ impl CudaBackend {
             return Err(Unusable::NoCublasLt);
         }
         let device = Device::open(options.device)?;
-        let cubins = Cubins::load(&device, &options.cubins)?;
+        let cubins = Cubins::load(&device, &options.cubins, &options.excluded)?;
         let max_samples = options.max_samples.max(1).next_power_of_two();
         Ok(Self {
             products: Products::new(&device)?,
@@ -189,6 +202,7 @@ impl CudaBackend {
             max_rows: 0,
             token_bytes: 0,
             gather: false,
+            own_prefill: false,
             options,
             device,
         })
@@ -226,7 +240,12 @@ impl Backend for CudaBackend {
         BackendInfo {
             name: "cuda",
             device: self.device.probe.name.clone(),
-            kernel_set: format!("sm_{}, {} activations; attention portable", self.cubins.architecture, self.t()),
+            kernel_set: format!(
+                "sm_{}, {} activations; attention {}",
+                self.cubins.architecture,
+                self.t(),
+                if self.own_prefill { "hopper prefill, portable decode" } else { "portable" }
+            ),
             parallelism: self.device.sms as usize,
         }
     }
@@ -264,9 +283,11 @@ impl Backend for CudaBackend {
     }
 
     fn kv_pool(&mut self, layout: PageLayout, pages: usize) -> Result<KvPool, KernelError> {
-        if attention::types(kv_name(layout.format), self.t()).is_none() {
+        let Some(types) = attention::types(kv_name(layout.format), self.t()) else {
             return Err(KernelError::Invalid(format!("a {} cache under {} activations", kv_name(layout.format), self.t())));
-        }
+        };
+        let own = |form| self.attention.own(&mut self.cubins, types, layout.head_dim, form).is_some();
+        self.own_prefill = ["dense", "skip"].into_iter().all(own);
         let bytes = layout.page_len() * pages * 2;
         self.cached = self.cached.max(pages * PAGE);
         self.token_bytes = layout.kv_heads * layout.head_dim * 2 * 2;

@@ -8,7 +8,7 @@ use crate::backend::KernelError;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUfunction_attribute_enum as FunctionAttribute, CUmodule};
 use skip_tables::Digest;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,10 @@ pub struct KernelFile {
 /// The modules of one device.
 pub(super) struct Cubins {
     modules: Vec<CUmodule>,
-    kernels: HashMap<String, Kernel>,
+    /// Those asked for so far; None: not there.
+    kernels: HashMap<String, Option<Kernel>>,
+    /// Kernels that count as not there.
+    excluded: BTreeSet<String>,
     /// Kernels that were allowed their shared memory.
     roomy: HashSet<String>,
     /// The architecture in use.
@@ -66,8 +69,8 @@ impl Cubins {
         found.find(|(_, files)| !files.is_empty()).ok_or_else(|| Unusable::NoKernels { major, minor, folder: folder.to_owned() })
     }
 
-    /// Loads every kernel file in `folder` that fits the device.
-    pub fn load(device: &Device, folder: &Path) -> Result<Self, Unusable> {
+    /// Loads every kernel file in `folder` that fits the device; kernels named in `excluded` count as not there.
+    pub fn load(device: &Device, folder: &Path, excluded: &BTreeSet<String>) -> Result<Self, Unusable> {
         let (architecture, files) = Self::find_files(device.probe.capability, folder)?;
         let mut modules = Vec::new();
         for path in files {
@@ -77,7 +80,7 @@ impl Cubins {
             // SAFETY: the image is whole, as `read` has checked, and outlives the call.
             modules.push(unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| bad(words(e)))?);
         }
-        Ok(Self { modules, kernels: HashMap::new(), roomy: HashSet::new(), architecture })
+        Ok(Self { modules, kernels: HashMap::new(), excluded: excluded.clone(), roomy: HashSet::new(), architecture })
     }
 
     /// The kernel files for a device, each with its digest.
@@ -97,20 +100,23 @@ impl Cubins {
 
     /// The kernel of that name, if there is one.
     pub fn find(&mut self, name: &str) -> Option<Kernel> {
-        if let Some(&kernel) = self.kernels.get(name) {
-            return Some(kernel);
+        if let Some(&known) = self.kernels.get(name) {
+            return known;
         }
-        let symbol = CString::new(name).ok()?;
+        let symbol = CString::new(name).ok().filter(|_| !self.excluded.contains(name))?;
         // SAFETY: the modules are loaded; a name they do not have is an error.
-        let function = self.modules.iter().find_map(|&module| unsafe { result::module::get_function(module, symbol.clone()) }.ok())?;
-        let kernel = Kernel { function };
+        let function = self.modules.iter().find_map(|&module| unsafe { result::module::get_function(module, symbol.clone()) }.ok());
+        let kernel = function.map(|function| Kernel { function });
         self.kernels.insert(name.to_owned(), kernel);
-        Some(kernel)
+        kernel
     }
 
     /// The kernel of that name.
     pub fn get(&mut self, name: &str) -> Result<Kernel, KernelError> {
-        self.find(name).ok_or_else(|| KernelError::Invalid(format!("no CUDA kernel {name} for sm_{}", self.architecture)))
+        self.find(name).ok_or_else(|| {
+            let why = if self.excluded.contains(name) { "is not to be used" } else { "is in none of the files" };
+            KernelError::Invalid(format!("CUDA kernel {name} for sm_{} {why}", self.architecture))
+        })
     }
 
     /// The kernel of that name, allowed `shared` bytes of dynamic shared memory.

@@ -16,14 +16,24 @@ impl Attend {
     /// # Errors
     /// As [`Self::run`].
     pub fn measure(&mut self, phase: Phase, call: &mut AttnCall<'_>) -> Result<Vec<Gaps>, KernelError> {
-        let gaps = DeviceBuffer::zeroed(&self.device, call.seqs.len() * 2 * HISTOGRAM_BYTES, "histograms")?;
+        let gaps = self.no_gaps(call.seqs.len())?;
         let at = if votes(&call.geometry) { gaps.ptr() } else { 0 };
         let format = call.kv.layout.format;
         self.call(phase, call, format, 0, at)?;
-        let bytes = self.down(&gaps, call.seqs.len() * 2 * HISTOGRAM_BYTES)?;
+        self.histograms(&gaps, call.seqs.len())
+    }
+
+    /// Empty histograms on the device, two a sequence.
+    pub(super) fn no_gaps(&self, seqs: usize) -> Result<DeviceBuffer, KernelError> {
+        DeviceBuffer::zeroed(&self.device, seqs * 2 * HISTOGRAM_BYTES, "histograms")
+    }
+
+    /// Brings them back.
+    pub(super) fn histograms(&self, gaps: &DeviceBuffer, seqs: usize) -> Result<Vec<Gaps>, KernelError> {
+        let bytes = self.down(gaps, seqs * 2 * HISTOGRAM_BYTES)?;
         let mut all = bytes.chunks_exact(HISTOGRAM_BYTES).map(histogram);
         let mut next = || all.next().unwrap_or_default();
-        Ok(call.seqs.iter().map(|_| [next(), next()]).collect())
+        Ok((0..seqs).map(|_| [next(), next()]).collect())
     }
 }
 

@@ -19,6 +19,12 @@ fn streamed(prompt: &str, tokens: u32) -> String {
         .to_string()
 }
 
+/// The faults that a state folder remembers.
+fn recorded(folder: &Path) -> Vec<Value> {
+    let record: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("state/faults.json")).unwrap()).unwrap();
+    record["faults"].as_array().unwrap().clone()
+}
+
 fn status(daemon: &Daemon) -> Value {
     daemon.http().get("/skipd/v1/status").unwrap().expect(200).unwrap()
 }
@@ -56,6 +62,8 @@ fn everybody_is_told_and_after_three_faults_the_daemon_serves_with_what_it_can_r
     let degraded = status(&daemon);
     assert_eq!((&degraded["state"], &degraded["backend"]["name"]), (&json!("ready"), &json!("cpu")), "{degraded}");
     assert_eq!(degraded["availability"]["state"], "degraded");
+    let record = recorded(folder.path());
+    assert!(record.iter().all(|fault| fault["with"] == "all") && record.len() == 3, "{record:?}");
     for reason in [&degraded["availability"]["reason"], &degraded["backend"]["reason"]] {
         let reason = reason.as_str().unwrap();
         assert!(reason.contains("3 device faults within 10 minutes") && reason.contains("pretended"), "{degraded}");
@@ -68,6 +76,23 @@ fn everybody_is_told_and_after_three_faults_the_daemon_serves_with_what_it_can_r
     daemon.process().signal("TERM").unwrap();
     assert_eq!(daemon.process().wait(Duration::from_secs(5)).unwrap().code(), Some(0));
     assert!(folder.path().join("state/faults.json").exists(), "a run that was cut short forgives nothing");
+}
+
+#[test]
+fn faults_with_portable_kernels_too_leave_the_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("state")).unwrap();
+    let fault = |ms: u64, with: &str| json!({"unix_ms": ms, "reason": "illegal address", "with": with});
+    let faults: Vec<Value> = (0..6).map(|ms| fault(ms, if ms < 3 { "all" } else { "portable" })).collect();
+    std::fs::write(folder.path().join("state/faults.json"), json!({"version": 1, "faults": faults}).to_string()).unwrap();
+    let daemon = Daemon::start(options(folder.path(), &["--backend", "auto"])).unwrap();
+    let status = status(&daemon);
+    assert_eq!((&status["backend"]["name"], &status["availability"]["state"]), (&json!("cpu"), &json!("degraded")), "{status}");
+    let reason = status["availability"]["reason"].as_str().unwrap();
+    assert!(reason.contains("3 device faults within 10 minutes with portable kernels alone, the last: illegal address"), "{reason}");
+    // Nothing is pretended on what is relied on, and nothing forgiven before a clean run.
+    daemon.http().post(TEXT, completion("Once upon a time", 60).to_string()).unwrap().expect(200).unwrap();
+    assert_eq!(recorded(folder.path()).len(), 6);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn run(job: &Job) -> std::io::Result<()> {
         Err(error) => return tell(&Report::Unusable { reason: error.to_string() }),
     };
     tell(&Report::Opened)?;
-    for case in needs.cases().iter().filter(|case| job.kernels.is_empty() || job.kernels.contains(&case.name)) {
+    for case in trial.cases().iter().filter(|case| job.kernels.is_empty() || job.kernels.contains(&case.name)) {
         tell(&Report::Begun { kernel: case.name.clone() })?;
         let verdict = match trial.run(case) {
             Ok(verdict) => verdict,
@@ -58,6 +58,7 @@ fn run(job: &Job) -> std::io::Result<()> {
             qualify::Verdict::Right(micros) => (Verdict::Right, Some(micros), None),
             qualify::Verdict::Wrong(what) => (Verdict::Wrong, None, Some(what)),
             qualify::Verdict::Faulted(fault) => (Verdict::Faulted, None, Some(fault)),
+            qualify::Verdict::Absent => (Verdict::Absent, None, None),
         };
         tell(&Report::Tried(KernelVerdict { kernel: case.name.clone(), verdict, micros, reason }))?;
         if verdict == Verdict::Faulted {

@@ -1,19 +1,22 @@
 //! Which CUDA kernels may be used on this device: tried once in a child process that may be lost, remembered in the state folder.
-//! A kernel that is wrong, faults or never ends is never used, and whoever asks is told its name.
+//! A kernel that is wrong, faults or never ends is never used, and whoever asks is told its name. Without one that serving needs there is no
+//! CUDA; of those that may be left out, [`Selection`] says which are used.
 
 mod child;
 mod manifest;
 mod parent;
 mod record;
+mod selection;
 mod wire;
 
 pub use child::{FLAG as CHILD_FLAG, main as child_main};
 pub use manifest::digest;
+pub use selection::Selection;
 
 use parent::{Child, Limits, TryError, Trying};
 use record::Record;
 use skip_client::protocol::{KernelVerdict, Qualification};
-use skip_kernels::cuda::qualify::Needs;
+use skip_kernels::cuda::qualify::{Case, Needs, Role};
 use skip_kernels::cuda::{CudaOptions, Probe, Unusable};
 use std::path::Path;
 
@@ -62,14 +65,16 @@ impl From<TryError> for QualifyError {
     }
 }
 
+/// A kernel with what is wrong with it.
+fn words(k: &KernelVerdict) -> String {
+    let why = k.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+    format!("{} ({}{why})", k.kernel, k.verdict.name())
+}
+
 /// Names the first few kernels with what is wrong, and counts the rest.
 fn sentence(refused: &[KernelVerdict]) -> String {
     const NAMED: usize = 3;
-    let one = |k: &KernelVerdict| {
-        let why = k.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-        format!("{} ({}{why})", k.kernel, k.verdict.name())
-    };
-    let named: Vec<String> = refused.iter().take(NAMED).map(one).collect();
+    let named: Vec<String> = refused.iter().take(NAMED).map(words).collect();
     let more = if refused.len() > NAMED { format!(", and {} more", refused.len() - NAMED) } else { String::new() };
     format!("kernels refused by qualification: {}{more}", named.join(", "))
 }
@@ -90,15 +95,25 @@ pub struct Request<'a> {
     pub cancelled: &'a dyn Fn() -> bool,
 }
 
-/// Makes sure that every kernel the checkpoint needs is known to be right; tries those that no record tells of, or all (`anew`).
+/// Makes sure that every kernel the checkpoint needs is known to be right, and says which of the others are used; tries those that no record
+/// tells of, or all (`anew`).
 ///
 /// # Errors
 /// [`QualifyError`].
-pub fn ensure(request: Request<'_>, anew: bool) -> Result<Qualification, QualifyError> {
-    let wanted: Vec<String> = request.needs.cases().into_iter().map(|case| case.name).collect();
-    let found = qualify(&Child::own(), request, &wanted, anew)?;
-    let refused: Vec<KernelVerdict> = found.refused().filter(|k| wanted.contains(&k.kernel)).cloned().collect();
-    if refused.is_empty() { Ok(found) } else { Err(QualifyError::Refused(refused)) }
+pub fn ensure(request: Request<'_>, anew: bool) -> Result<Selection, QualifyError> {
+    ensure_by(&Child::own(), request, anew)
+}
+
+fn ensure_by(child: &Child, request: Request<'_>, anew: bool) -> Result<Selection, QualifyError> {
+    let cases = request.needs.cases(request.probe.capability);
+    let found = qualify(child, request, &names(&cases), anew)?;
+    let needed = |k: &&KernelVerdict| cases.iter().any(|case| case.role == Role::Serves && case.name == k.kernel);
+    let refused: Vec<KernelVerdict> = found.refused().filter(needed).cloned().collect();
+    if refused.is_empty() { Ok(Selection::of(&cases, &found.kernels)) } else { Err(QualifyError::Refused(refused)) }
+}
+
+fn names(cases: &[Case]) -> Vec<String> {
+    cases.iter().map(|case| case.name.clone()).collect()
 }
 
 /// The same, but a kernel that does not pass is a result too.
@@ -106,7 +121,7 @@ pub fn ensure(request: Request<'_>, anew: bool) -> Result<Qualification, Qualify
 /// # Errors
 /// [`QualifyError`], never `Refused`.
 pub fn try_again(request: Request<'_>) -> Result<Qualification, QualifyError> {
-    let wanted: Vec<String> = request.needs.cases().into_iter().map(|case| case.name).collect();
+    let wanted = names(&request.needs.cases(request.probe.capability));
     qualify(&Child::own(), request, &wanted, true)
 }
 
@@ -130,10 +145,10 @@ fn qualify(child: &Child, request: Request<'_>, wanted: &[String], anew: bool) -
     let began = std::time::Instant::now();
     let trying = Trying { child, limits: Limits::default(), progress, cancelled };
     let verdicts = trying.all(&wire::Job::new(options, &needs, kernels))?;
-    let refused = verdicts.iter().filter(|k| k.verdict != skip_client::protocol::Verdict::Right);
-    refused.for_each(|k| tracing::error!(kernel = k.kernel, verdict = k.verdict.name(), reason = k.reason, "kernel refused"));
-    tracing::info!(kernels = verdicts.len(), seconds = began.elapsed().as_secs_f32(), "kernels tried");
-    let merged = record.merge(key, verdicts);
+    let tried = Qualification { kernels: verdicts, ..Qualification::default() };
+    tried.refused().for_each(|k| tracing::error!(kernel = k.kernel, verdict = k.verdict.name(), reason = k.reason, "kernel refused"));
+    tracing::info!(kernels = tried.kernels.len(), seconds = began.elapsed().as_secs_f32(), "kernels tried");
+    let merged = record.merge(key, tried.kernels);
     if let Err(error) = record.write(state_dir) {
         tracing::warn!(%error, "what was found of the kernels is not remembered; the next start tries them again");
     }
@@ -150,6 +165,8 @@ mod tests {
     use skip_kernels::cuda::Activations;
 
     const NEEDS: Needs = Needs { head_dim: 64, group: 3, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu };
+
+    const HOPPER: (i32, i32) = (9, 0);
 
     /// A state folder, and one of kernel files that are whole and hold nothing.
     struct World {
@@ -173,11 +190,20 @@ mod tests {
 
         /// Qualifies on a device of this driver; gives the kernels that were tried, and what is known now.
         fn qualify(&self, child: &Child, driver: i32, anew: bool) -> (usize, Result<Qualification, QualifyError>) {
+            let wanted = names(&NEEDS.cases(HOPPER));
+            self.with(driver, |request| qualify(child, request, &wanted, anew))
+        }
+
+        /// The kernels that are used on a first start.
+        fn ensure(&self, child: &Child) -> Result<Selection, QualifyError> {
+            self.with(13000, |request| ensure_by(child, request, false)).1
+        }
+
+        fn with<R>(&self, driver: i32, run: impl FnOnce(Request<'_>) -> R) -> (usize, R) {
             let mut tried = 0;
             let options = CudaOptions { cubins: self.cubins.path().to_owned(), ..CudaOptions::new(NEEDS.activations) };
             let (name, uuid) = ("H200".into(), "ab".into());
-            let probe = Probe { name, uuid, capability: (9, 0), driver, integrated: false, memory: 0, free: None };
-            let wanted: Vec<String> = NEEDS.cases().into_iter().map(|case| case.name).collect();
+            let probe = Probe { name, uuid, capability: HOPPER, driver, integrated: false, memory: 0, free: None };
             let request = Request {
                 state_dir: self.state.path(),
                 options: &options,
@@ -186,14 +212,14 @@ mod tests {
                 progress: &mut |_| tried += 1,
                 cancelled: &|| false,
             };
-            let found = qualify(child, request, &wanted, anew);
+            let found = run(request);
             (tried, found)
         }
     }
 
     #[test]
     fn kernels_are_tried_once_for_a_device_driver_and_set_of_files() {
-        let (world, all) = (World::new(), NEEDS.cases().len());
+        let (world, all) = (World::new(), NEEDS.cases(HOPPER).len());
         let right = child("begun; right");
         let (tried, found) = world.qualify(&right, 13000, false);
         assert_eq!((tried, found.unwrap().kernels.len()), (all, all));
@@ -227,7 +253,7 @@ mod tests {
         let right = child("begun; right");
         for _ in 0..2 {
             let (tried, found) = world.qualify(&right, 13000, false);
-            assert_eq!((tried, found.unwrap().refused().count()), (NEEDS.cases().len(), 0));
+            assert_eq!((tried, found.unwrap().refused().count()), (NEEDS.cases(HOPPER).len(), 0));
         }
     }
 
@@ -243,6 +269,18 @@ mod tests {
         std::fs::remove_file(world.cubins.path().join("z.sm_90a.cubin")).unwrap();
         std::fs::write(world.cubins.path().join("manifest.json"), r#"{"cubins": []}"#).unwrap();
         assert!(matches!(world.qualify(&right, 13000, false), (0, Err(QualifyError::Files(_)))));
+    }
+
+    #[test]
+    fn only_a_kernel_that_serving_needs_costs_the_device() {
+        let dies = |kernel: &str| child(&format!("begun; case $k in {kernel}) kill -ABRT $$;; *) right;; esac"));
+        let refused = World::new().ensure(&dies("attn_prefill_*_dense_mma"));
+        assert!(matches!(&refused, Err(QualifyError::Refused(k)) if k.len() == 1 && k[0].kernel.ends_with("_dense_mma")), "{refused:?}");
+        let portable = World::new().ensure(&dies("attn_prefill_*_dense_wgmma")).unwrap();
+        assert!(portable.own.is_empty() && portable.degraded.unwrap().contains("_dense_wgmma (faulted"));
+        let unmeasured = World::new().ensure(&dies("*_measure*")).unwrap();
+        assert_eq!((unmeasured.own.len(), unmeasured.degraded), (2, None));
+        assert_eq!(unmeasured.excluded.len(), 2, "{:?}", unmeasured.excluded);
     }
 
     #[test]

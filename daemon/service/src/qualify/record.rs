@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The file's form; another one is not read.
-const VERSION: u32 = 1;
+/// The file's form; another one is not read. Times of the first are of other cases.
+const VERSION: u32 = 2;
 /// Devices that are remembered.
 const DEVICES: usize = 8;
 /// Largest file that is read.
@@ -158,7 +158,7 @@ mod tests {
         record.merge(key(), vec![verdict("a", Verdict::Right)]);
         record.write(folder.path()).unwrap();
         let whole = std::fs::read(path(folder.path())).unwrap();
-        let foreign = String::from_utf8(whole.clone()).unwrap().replace("\"version\": 1", "\"version\": 2").into_bytes();
+        let foreign = String::from_utf8(whole.clone()).unwrap().replace("\"version\": 2", "\"version\": 1").into_bytes();
         let large = [vec![b' '; MAX_BYTES as usize], whole.clone()].concat();
         for bad in [&whole[..whole.len() / 2], &foreign, b"", b"[]", b"\xff\xfe", &large] {
             std::fs::write(path(folder.path()), bad).unwrap();

@@ -1,6 +1,8 @@
 //! Attention over shuffled pages and ragged sequences, against the scalar reference: votes exactly, outputs and log-sum-exp to rounding.
+//! Prefill runs a long prompt too, for its time, and there a kernel of the device's own is held to the portable one.
 
 use super::super::attend::Attend;
+use super::super::attention::{own_name, types};
 use super::rig::AGAIN;
 use super::{Failure, Needs, agree, numbers, rounded};
 use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES, SkipCounters};
@@ -17,10 +19,17 @@ const NOISE: f32 = 0.6;
 /// Between the gaps of strong and of faint blocks, away from both by a quarter of a nat and more (tested).
 const LN_LAMBDA: f32 = -2.7;
 
+/// Rows of the long prompt: enough for every multiprocessor, with a last tile that is not full.
+const LONG: usize = 4001;
+
 /// Which kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Form {
-    Prefill { skip: bool },
+    /// `own`: the device's own in place of the portable one.
+    Prefill {
+        skip: bool,
+        own: bool,
+    },
     Decode(Skips),
 }
 
@@ -36,20 +45,26 @@ pub(super) enum Skips {
 
 impl Form {
     pub(super) const ALL: [Self; 6] = [
-        Form::Prefill { skip: false },
-        Form::Prefill { skip: true },
+        Form::Prefill { skip: false, own: false },
+        Form::Prefill { skip: true, own: false },
         Form::Decode(Skips::None),
         Form::Decode(Skips::All),
         Form::Decode(Skips::Some),
         Form::Decode(Skips::Gathered),
     ];
 
+    /// Those that a device of this compute capability may have of its own.
+    pub(super) fn own(capability: (i32, i32), head_dim: usize) -> impl Iterator<Item = Self> {
+        let has = capability == (9, 0) && [64, 128].contains(&head_dim);
+        [false, true].into_iter().filter(move |_| has).map(|skip| Form::Prefill { skip, own: true })
+    }
+
     pub(super) fn name(self, needs: &Needs) -> String {
-        let types = super::super::attention::types(needs.cache.name(), needs.activations.name()).unwrap_or("unknown");
+        let types = types_of(needs);
         let d = needs.head_dim;
         match self {
-            Form::Prefill { skip: false } => format!("attn_prefill_{types}_d{d}_dense_mma"),
-            Form::Prefill { skip: true } => format!("attn_prefill_{types}_d{d}_skip_mma"),
+            Form::Prefill { skip, own: true } => own_name(types, d, form_of(skip)),
+            Form::Prefill { skip, own: false } => format!("attn_prefill_{types}_d{d}_{}_mma", form_of(skip)),
             Form::Decode(Skips::None) => format!("attn_decode_{types}_d{d}_dense"),
             Form::Decode(Skips::All) => format!("attn_decode_{types}_d{d}_skip"),
             Form::Decode(Skips::Some) => format!("attn_decode_{types}_d{d}_guarded"),
@@ -72,7 +87,7 @@ impl Form {
     /// (query rows, keys before them, skips) of each sequence.
     fn sequences(self) -> Vec<(usize, usize, bool)> {
         match self {
-            Form::Prefill { skip } => vec![(330, 0, skip), (70, 256, skip), (1, 200, false)],
+            Form::Prefill { skip, .. } => vec![(330, 0, skip), (70, 256, skip), (1, 200, false)],
             Form::Decode(skips) => {
                 let of = |place: usize| matches!(skips, Skips::All | Skips::Gathered) || (skips == Skips::Some && place != 1);
                 [700, 333, 1000].into_iter().enumerate().map(|(i, keys)| (1, keys - 1, of(i))).collect()
@@ -81,8 +96,16 @@ impl Form {
     }
 }
 
+pub(super) fn types_of(needs: &Needs) -> &'static str {
+    types(needs.cache.name(), needs.activations.name()).unwrap_or("unknown")
+}
+
+fn form_of(skip: bool) -> &'static str {
+    if skip { "skip" } else { "dense" }
+}
+
 /// A call's data.
-struct Data {
+pub(super) struct Data {
     geometry: AttnGeometry,
     layout: PageLayout,
     q: Vec<f32>,
@@ -96,20 +119,23 @@ struct Data {
 
 /// What an implementation makes of it.
 #[derive(Debug)]
-struct Answer {
-    out: Vec<f32>,
-    lse: Vec<f32>,
+pub(super) struct Answer {
+    pub(super) out: Vec<f32>,
+    pub(super) lse: Vec<f32>,
     kept: Vec<Vec<u8>>,
     counters: Vec<SkipCounters>,
 }
 
 impl Data {
-    fn new(needs: &Needs, form: Form) -> Self {
+    pub(super) fn new(needs: &Needs, form: Form) -> Self {
+        Self::of(needs, form.phase(), form.sequences())
+    }
+
+    /// (Query rows, keys before them, skips) of each sequence.
+    fn of(needs: &Needs, phase: Phase, sequences: Vec<(usize, usize, bool)>) -> Self {
         let (d, heads, cache) = (needs.head_dim, KV_HEADS * needs.group, needs.cache);
         let geometry = AttnGeometry { heads, kv_heads: KV_HEADS, head_dim: d, scale: 1.0 / (d as f32).sqrt(), window: None };
         let layout = PageLayout { kv_heads: KV_HEADS, head_dim: d, format: cache };
-        let sequences = form.sequences();
-        let phase = form.phase();
         let rows: usize = sequences.iter().map(|s| s.0).sum();
         let counts: Vec<usize> = sequences.iter().map(|s| (s.0 + s.1).div_ceil(PAGE)).collect();
         // One page more than is used; the used ones are handed out from the last to the first, in steps of three.
@@ -149,7 +175,15 @@ impl Data {
         Self { geometry, layout, q, k, v, tables, sequences, phase, ln_lambda: LN_LAMBDA }
     }
 
-    fn run(&self, compute: impl FnOnce(Phase, &mut AttnCall<'_>) -> Result<f32, KernelError>) -> Result<(Answer, f32), KernelError> {
+    /// Sequences of the call.
+    pub(super) fn seqs(&self) -> usize {
+        self.sequences.len()
+    }
+
+    pub(super) fn run(
+        &self,
+        compute: impl FnOnce(Phase, &mut AttnCall<'_>) -> Result<f32, KernelError>,
+    ) -> Result<(Answer, f32), KernelError> {
         let (g, mut seqs, mut row) = (self.geometry, Vec::new(), 0);
         for (&(len, start, skips), table) in self.sequences.iter().zip(&self.tables) {
             let ln_lambda = skips.then_some(self.ln_lambda);
@@ -192,35 +226,36 @@ fn tolerance(needs: &Needs) -> f64 {
     if needs.cache == KvFormat::Bf16 || needs.rounding() == KvFormat::Bf16 { 8e-3 } else { 4e-3 }
 }
 
-/// Tries the portable kernel and then, where the device has one of its own in its place, that one.
+/// Tries one kernel; its time is that of the long prompt in prefill, of the small case in decode.
 pub(super) fn run(on: &mut Attend, needs: &Needs, form: Form) -> Result<f32, Failure> {
-    let data = Data::new(needs, form);
     on.gather = form == Form::Decode(Skips::Gathered);
-    let own = match form {
-        Form::Prefill { skip } => {
-            let types = super::super::attention::types(needs.cache.name(), needs.activations.name()).unwrap_or("unknown");
-            on.attention.own(&mut on.cubins, types, &data.geometry, if skip { "skip" } else { "dense" })
-        }
-        Form::Decode(_) => None,
-    };
-    on.attention.portable = true;
-    let portable = one(on, needs, &data);
-    on.attention.portable = false;
-    let portable = portable?;
-    let Some(own) = own else { return Ok(portable) };
-    let named = |what: String| Failure::Differs(format!("{own}: {what}"));
-    one(on, needs, &data).map_err(|failure| match failure {
-        Failure::Differs(what) => named(what),
-        Failure::Kernel(error) => Failure::Kernel(error),
-    })
+    on.attention.portable = !matches!(form, Form::Prefill { own: true, .. });
+    let data = Data::new(needs, form);
+    let (found, time) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), AGAIN))?;
+    same(needs, &data, &found, &data.reference()?)?;
+    match form {
+        Form::Prefill { skip, own } => long(on, needs, skip, own),
+        Form::Decode(_) => Ok(time),
+    }
 }
 
-fn one(on: &mut Attend, needs: &Needs, data: &Data) -> Result<f32, Failure> {
+/// The long prompt, where plain arithmetic would take too long: the portable kernel, tried before, is what the other one is held to.
+fn long(on: &mut Attend, needs: &Needs, skip: bool, own: bool) -> Result<f32, Failure> {
+    let data = Data::of(needs, Phase::Prefill, vec![(LONG, PAGE, skip)]);
     let (found, time) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), AGAIN))?;
-    let want = data.reference()?;
+    if own {
+        on.attention.portable = true;
+        let (want, _) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), 0))?;
+        same(needs, &data, &found, &want)?;
+    } else if let Some(i) = found.out.iter().position(|x| !x.is_finite()) {
+        return Err(Failure::Differs(format!("a prompt of {LONG} tokens: output {i} is {}", found.out[i])));
+    }
+    Ok(time)
+}
+
+fn same(needs: &Needs, data: &Data, found: &Answer, want: &Answer) -> Result<(), Failure> {
     for (i, &(_, _, skips)) in data.sequences.iter().enumerate() {
         // Dense sequences take no votes, and nobody asks which.
-        let (found, want) = (&found, &want);
         if skips && found.kept[i] != want.kept[i] {
             let differ = found.kept[i].iter().zip(&want.kept[i]).filter(|(a, b)| a != b).count();
             return Err(Failure::Differs(format!("sequence {i}: {differ} of {} votes", want.kept[i].len())));
@@ -233,20 +268,20 @@ fn one(on: &mut Attend, needs: &Needs, data: &Data) -> Result<f32, Failure> {
     }
     let wide = |x: &[f32]| x.iter().copied().map(f64::from).collect::<Vec<f64>>();
     agree("outputs", &found.out, &wide(&want.out), tolerance(needs))?;
-    agree("log-sum-exp", &found.lse, &wide(&want.lse), 2e-3)?;
-    Ok(time)
+    agree("log-sum-exp", &found.lse, &wide(&want.lse), 2e-3)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::QWEN;
     use super::*;
+    use crate::cpu::pool::Pool;
 
     #[test]
     fn votes_are_far_from_their_threshold_and_some_are_lost() {
         for head_dim in [64, 128, 256] {
             for group in [1, 4, 7] {
-                for form in [Form::Prefill { skip: true }, Form::Decode(Skips::All)] {
+                for form in [Form::Prefill { skip: true, own: false }, Form::Decode(Skips::All)] {
                     let needs = Needs { head_dim, group, ..QWEN };
                     let at = |moved: f32| {
                         let mut data = Data::new(&needs, form);
@@ -263,5 +298,22 @@ mod tests {
                 }
             }
         }
+    }
+    #[test]
+    fn votes_of_the_long_prompt_are_far_from_their_threshold_too() {
+        let needs = Needs { head_dim: 64, group: 1, ..QWEN };
+        let at = |moved: f32| {
+            let mut data = Data::of(&needs, Phase::Prefill, vec![(LONG, PAGE, true)]);
+            data.ln_lambda += moved;
+            let votes = |phase, call: &mut AttnCall<'_>| {
+                // Prompts of this length take the scalar reference minutes.
+                assert_eq!(phase, Phase::Prefill);
+                crate::cpu::attention::prefill(call, &Pool::new(2)).map(|()| 0.0)
+            };
+            data.run(votes).unwrap().0
+        };
+        let (low, high) = (at(-0.25), at(0.25));
+        assert_eq!(low.kept, high.kept);
+        assert!(0 < low.counters[0].skipped && low.counters[0].skipped < low.counters[0].votes, "{:?}", low.counters);
     }
 }

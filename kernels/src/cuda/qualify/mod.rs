@@ -1,8 +1,9 @@
-//! Trying every kernel that a checkpoint needs on small built-in cases, against plain arithmetic, and timing it.
+//! Trying every kernel that a checkpoint takes on built-in cases, against plain arithmetic, and timing it.
 //! A kernel may fault or never end, so whoever tries them does it in a process that may be lost.
 
 mod attention;
 mod draws;
+mod measure;
 mod products;
 mod rig;
 mod rows;
@@ -19,6 +20,7 @@ use super::unusable::Unusable;
 use super::weights::Activations;
 use crate::backend::{Activation, KernelError};
 use crate::pages::KvFormat;
+use skip_tables::Phase;
 
 /// What a checkpoint asks of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +37,27 @@ pub struct Needs {
     pub gate: Activation,
 }
 
+/// What a kernel is for, and so what it costs to go without.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Role {
+    /// Without it there is no serving.
+    Serves,
+    /// Only some devices have it; takes the place of a portable one, which is tried on the same case, so that their times compare.
+    Own {
+        /// The portable one.
+        portable: String,
+    },
+    /// Without it nothing can be measured; serving does not use it.
+    Measures,
+}
+
 /// One kernel and the case it is tried on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     /// The kernel's name.
     pub name: String,
+    /// What it is for.
+    pub role: Role,
     /// Kernels launched before it in the same case.
     before: Vec<String>,
     kind: Kind,
@@ -48,6 +66,7 @@ pub struct Case {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Attention(attention::Form),
+    Measure(Phase),
     Rows(rows::Form),
     Angles,
     Store,
@@ -64,6 +83,8 @@ pub enum Verdict {
     Wrong(String),
     /// The device's error; nothing can be run in this process any more.
     Faulted(String),
+    /// It is in none of the files, and need not be.
+    Absent,
 }
 
 impl Case {
@@ -82,14 +103,27 @@ pub fn kernel_files(options: &CudaOptions, probe: &Probe) -> Result<Vec<KernelFi
 }
 
 impl Needs {
-    /// Every kernel that serving launches, in the order they are tried: the cheapest first.
-    pub fn cases(&self) -> Vec<Case> {
+    /// Every kernel for a device of this compute capability, in the order they are tried: the cheapest first, those that may be missing last.
+    pub fn cases(&self, capability: (i32, i32)) -> Vec<Case> {
         let rows = rows::Form::ALL.map(Kind::Rows);
         let attention = attention::Form::ALL.map(Kind::Attention);
         let draws = [Kind::Draw { greedy: true }, Kind::Draw { greedy: false }];
         let products = products::Form::all().map(Kind::Product);
+        let own = attention::Form::own(capability, self.head_dim).map(Kind::Attention);
+        let measure = Phase::ALL.map(Kind::Measure);
         let kinds = rows.into_iter().chain([Kind::Angles, Kind::Store]).chain(products).chain(draws).chain(attention);
-        kinds.map(|kind| Case { name: self.name(kind), before: self.before(kind), kind }).collect()
+        let case = |kind| Case { name: self.name(kind), role: self.role(kind), before: self.before(kind), kind };
+        kinds.chain(own).chain(measure).map(case).collect()
+    }
+
+    fn role(&self, kind: Kind) -> Role {
+        match kind {
+            Kind::Attention(attention::Form::Prefill { skip, own: true }) => {
+                Role::Own { portable: attention::Form::Prefill { skip, own: false }.name(self) }
+            }
+            Kind::Measure(_) => Role::Measures,
+            _ => Role::Serves,
+        }
     }
 
     fn before(&self, kind: Kind) -> Vec<String> {
@@ -103,6 +137,7 @@ impl Needs {
     fn name(&self, kind: Kind) -> String {
         match kind {
             Kind::Attention(form) => form.name(self),
+            Kind::Measure(phase) => measure::name(phase, self),
             Kind::Rows(form) => form.name(self),
             Kind::Angles => "rope_angles".into(),
             Kind::Store => format!("qkv_store_{}", self.cache.name()),
@@ -137,12 +172,23 @@ impl Trial {
         Ok(Self { attend: Attend::open(options)?, needs })
     }
 
-    /// Whether every kernel that is needed is in the files.
+    /// Every kernel for this device.
+    pub fn cases(&self) -> Vec<Case> {
+        self.needs.cases(self.attend.device.probe.capability)
+    }
+
+    /// Kernels of the device's own that are in the files.
+    pub fn own(&mut self) -> Vec<String> {
+        let own = self.cases().into_iter().filter(|case| matches!(case.role, Role::Own { .. })).map(|case| case.name);
+        own.filter(|name| self.attend.cubins.find(name).is_some()).collect()
+    }
+
+    /// Whether every kernel that serving needs is in the files.
     ///
     /// # Errors
     /// The first that is not.
     pub fn complete(&mut self, options: &CudaOptions) -> Result<(), Unusable> {
-        for case in self.needs.cases() {
+        for case in self.cases().into_iter().filter(|case| case.role == Role::Serves) {
             if let Some(name) = case.kernels().into_iter().find(|name| self.attend.cubins.find(name).is_none()) {
                 return Err(Unusable::MissingKernel { name: name.to_owned(), folder: options.cubins.clone() });
             }
@@ -156,8 +202,12 @@ impl Trial {
     /// The device has no memory for the case, which says nothing of the kernel.
     pub fn run(&mut self, case: &Case) -> Result<Verdict, KernelError> {
         let (on, needs) = (&mut self.attend, &self.needs);
+        if case.role != Role::Serves && on.cubins.find(&case.name).is_none() {
+            return Ok(Verdict::Absent);
+        }
         let tried = match case.kind {
             Kind::Attention(form) => attention::run(on, needs, form),
+            Kind::Measure(phase) => measure::run(on, needs, phase),
             Kind::Rows(form) => rows::run(on, needs, form),
             Kind::Angles => store::angles(on),
             Kind::Store => store::store(on, needs),
@@ -240,13 +290,26 @@ mod tests {
 
     #[test]
     fn every_kernel_is_named_once() {
-        let names: Vec<String> = QWEN.cases().into_iter().map(|case| case.name).collect();
+        let names: Vec<String> = QWEN.cases((9, 0)).into_iter().map(|case| case.name).collect();
         let distinct: std::collections::HashSet<&String> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
         for wanted in ["attn_prefill_fp16bf16_d64_skip_mma", "attn_decode_fp16bf16_d64_guarded", "qkv_store_fp16", "embed_bf16"] {
             assert!(names.iter().any(|name| name == wanted), "{wanted} is not in {names:?}");
         }
         assert!(names.contains(&"norm_gemv_gated_bf16_bf16_silu_b2".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn kernels_of_the_device_s_own_stand_beside_portable_ones_and_measuring_serves_nobody() {
+        for (head_dim, capability, own) in [(64, (9, 0), 2), (128, (9, 0), 2), (256, (9, 0), 0), (64, (8, 7), 0), (64, (11, 0), 0)] {
+            let cases = Needs { head_dim, ..QWEN }.cases(capability);
+            let serves = |name: &str| cases.iter().any(|case| case.name == name && case.role == Role::Serves);
+            let portable: Vec<&String> =
+                cases.iter().filter_map(|case| if let Role::Own { portable } = &case.role { Some(portable) } else { None }).collect();
+            assert_eq!(portable.len(), own, "{head_dim} {capability:?}");
+            assert!(portable.iter().all(|name| serves(name)), "{portable:?}");
+            assert_eq!(cases.iter().filter(|case| case.role == Role::Measures && case.name.contains("_measure")).count(), 2);
+        }
     }
 
     #[test]
