@@ -5,6 +5,7 @@
 pub mod bus;
 pub mod config;
 mod device;
+mod fallback;
 mod faults;
 mod faulty;
 pub mod generation;

@@ -1,17 +1,18 @@
 //! Opens a checkpoint's folder and starts an engine on it.
 
-use crate::config::{Config, KvChoice, PrecisionChoice};
+use crate::config::{BackendChoice, Config, KvChoice, PrecisionChoice};
 use crate::device::{self, Choice, Chosen};
-use crate::faults::Rung;
+use crate::fallback::place;
+use crate::faults::{Faults, Rung};
 use crate::faulty::start;
-use crate::load::LoadError;
+use crate::load::{LoadError, is_device_fault};
 use crate::state::{Daemon, Model, SamplingDefaults};
 use crate::tables::{Opened, Paths};
 use crate::text;
 use serde::Deserialize;
 use skip_engine::EngineOptions;
 use skip_engine::checkpoint::Checkpoint;
-use skip_engine::engine::CacheSize;
+use skip_engine::engine::{CacheSize, EngineError};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
 use skip_kernels::cuda::{CudaBackend, CudaOptions};
 use skip_kernels::{KernelError, KvFormat};
@@ -32,19 +33,33 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
     let choice = device::choose(daemon, &checkpoint, needs).map_err(failed)?;
     let architecture = checkpoint.architecture();
     let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
-    // What is not relied on any more has no more faults to show.
-    let fault_at = config.inject_fault_at_step.filter(|_| choice.rung != Rung::Cpu);
-    let options = engine_options(config, &choice.chosen, tables.in_force());
-    let engine = match choice.chosen {
-        Chosen::Cpu => start(options, &config.model_name, checkpoint, fault_at, move || Ok(CpuBackend::new(cpu))),
-        Chosen::Cuda { options: cuda, .. } => {
-            let cuda = CudaOptions { max_samples: options.max_running, ..cuda };
-            let open = move || CudaBackend::new(cuda).map_err(|error| KernelError::Device(error.to_string()));
-            start(options, &config.model_name, checkpoint, fault_at, open)
+    let start_on = |choice: &Choice| {
+        // What is not relied on any more has no more faults to show.
+        let fault_at = config.inject_fault_at_step.filter(|_| choice.rung != Rung::Cpu);
+        let options = engine_options(config, &choice.chosen, tables.in_force());
+        match &choice.chosen {
+            Chosen::Cpu => start(options, &config.model_name, checkpoint.clone(), fault_at, move || Ok(CpuBackend::new(cpu))),
+            Chosen::Cuda { options: cuda, .. } => {
+                let cuda = CudaOptions { max_samples: options.max_running, ..cuda.clone() };
+                let open = move || CudaBackend::new(cuda).map_err(|error| KernelError::Device(error.to_string()));
+                start(options, &config.model_name, checkpoint.clone(), fault_at, open)
+            }
         }
     };
+    let (may_fall_back, rung) = (config.backend == BackendChoice::Auto, choice.rung);
+    let refused = |error: &EngineError| {
+        if is_device_fault(error) {
+            Faults::record(&config.state_dir, SystemTime::now(), rung, &error.to_string());
+        }
+    };
+    let placing = place(choice, may_fall_back, &daemon.life, start_on, refused);
     // The vocabulary is parsed while the engine's thread reads the weights.
-    let text = text::open(&config.model, vocabulary).map_err(failed).inspect_err(|_| engine.shutdown())?;
+    let (text, (engine, choice)) = std::thread::scope(|scope| {
+        let text = scope.spawn(|| text::open(&config.model, vocabulary));
+        let placed = tokio::runtime::Handle::current().block_on(placing);
+        (text.join().unwrap_or_else(|_| Err("parsing the vocabulary panicked".into())), placed)
+    });
+    let text = text.map_err(failed).inspect_err(|_| engine.shutdown())?;
     let tables = tables.serve(engine.clone(), config.on_drift);
     Ok(Model {
         name: config.model_name.clone(),

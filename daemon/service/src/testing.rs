@@ -94,6 +94,16 @@ pub fn alphabet(step: Duration) -> Model {
     model(engine(move || Ok(Alphabet { step, gave: StepReport::default() })))
 }
 
+/// An engine whose device refuses the model.
+pub fn refused(error: fn() -> KernelError) -> EngineHandle {
+    engine(move || Err(error().into()))
+}
+
+/// An engine that says the alphabet, for as long as nobody asks.
+pub fn idle() -> EngineHandle {
+    engine(|| Ok(Alphabet { step: Duration::ZERO, gave: StepReport::default() }))
+}
+
 fn engine(load: impl FnOnce() -> Result<Alphabet, skip_engine::engine::LoadError> + Send + 'static) -> EngineHandle {
     let info = ModelInfo { name: "alphabet".into(), context: 4096, vocabulary: 256, eos: vec![0], kv_bytes_per_token: 4 };
     let options =
