@@ -3,6 +3,8 @@
 //! Encoding is the `tokenizers` crate's. Decoding is a table of each token's bytes, made once: a token may be part of a character, and
 //! whoever streams text holds bytes back until they are whole ([`crate::detokenize`]).
 
+mod limits;
+mod size;
 #[cfg(test)]
 mod tests;
 mod token_bytes;
@@ -14,7 +16,7 @@ use std::path::{Path, PathBuf};
 use token_bytes::{Scheme, TokenBytes};
 
 /// Longest tokenizer.json that is parsed; those of vocabularies of 262,144 have 33 MB.
-const MAX_FILE: u64 = 128 << 20;
+const MAX_FILE: u64 = 64 << 20;
 
 /// Why a tokenizer could not be opened or text not be encoded.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,24 @@ pub enum TokenizerError {
         /// Its decoder.
         decoder: String,
     },
+    /// A part larger than it may be; what it would take is not tried.
+    #[error("{}: `{field}`: {detail}", path.display())]
+    Excess {
+        /// Which file.
+        path: PathBuf,
+        /// Which part of it.
+        field: String,
+        /// How much it is, and the limit.
+        detail: String,
+    },
+    /// A model other than byte-pair encoding.
+    #[error("{}: the tokenizer model `{model}` is not supported (supported: BPE)", path.display())]
+    UnsupportedModel {
+        /// Which file.
+        path: PathBuf,
+        /// Its model.
+        model: String,
+    },
     /// The tokenizer has ids for which the model has no embedding.
     #[error("{}: token id {id} is outside the model's vocabulary of {vocab}", path.display())]
     Vocabulary {
@@ -69,7 +89,8 @@ impl Tokenizer {
     /// Opens `tokenizer.json` of a checkpoint folder whose embedding has `vocab` rows.
     ///
     /// # Errors
-    /// The file is missing, too large, malformed, of an unsupported kind, or has ids beyond `vocab`.
+    /// The file is missing, malformed, of an unsupported kind, larger in some part than it may be, or has ids beyond `vocab`. The limits are
+    /// checked before anything is built of it.
     pub fn open(dir: &Path, vocab: usize) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
         let malformed = |detail: String| TokenizerError::Malformed { path: path.clone(), detail };
@@ -80,6 +101,11 @@ impl Tokenizer {
         if json.len() as u64 > MAX_FILE {
             return Err(malformed(format!("larger than the limit of {MAX_FILE} bytes")));
         }
+        limits::check(&json, vocab).map_err(|refusal| match refusal {
+            limits::Refusal::Malformed(detail) => malformed(detail),
+            limits::Refusal::Model(model) => TokenizerError::UnsupportedModel { path: path.clone(), model },
+            limits::Refusal::Excess(limits::Excess { field, detail }) => TokenizerError::Excess { path: path.clone(), field, detail },
+        })?;
         let mut inner = tokenizers::Tokenizer::from_bytes(&json).map_err(|e| malformed(e.to_string()))?;
         // Some published files ask for truncation or padding; no prompt is shortened or lengthened here.
         inner.with_truncation(None).map_err(|e| malformed(e.to_string()))?;

@@ -1,6 +1,83 @@
 use super::*;
 use serde_json::json;
 
+fn json() -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(folder().path().join("tokenizer.json")).unwrap()).unwrap()
+}
+
+fn refused(change: impl FnOnce(&mut serde_json::Value)) -> String {
+    let mut value = json();
+    change(&mut value);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), value.to_string()).unwrap();
+    match Tokenizer::open(dir.path(), 300) {
+        Ok(_) => panic!("opened"),
+        Err(error) => {
+            assert!(matches!(error, TokenizerError::Excess { .. } | TokenizerError::UnsupportedModel { .. }), "{error}");
+            error.to_string()
+        }
+    }
+}
+
+#[test]
+fn every_part_has_a_limit_and_the_refusal_names_it() {
+    let many = |n: usize| (0..n).map(|i| (format!("t{i}"), json!(i % 300))).collect::<serde_json::Map<_, _>>();
+    let added = json()["added_tokens"][0].clone();
+    let with = |content: String| {
+        let mut token = added.clone();
+        token["content"] = json!(content);
+        token
+    };
+    let replace = |from: &str, to: String| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let deep = (0..40).fold(json!({"type": "NFC"}), |inner, _| json!({"type": "Sequence", "normalizers": [inner]}));
+    let cases: Vec<(&str, &str, serde_json::Value)> = vec![
+        ("/model/vocab", "model.vocab", many(301).into()),
+        ("/model/vocab", "model.vocab", json!({"x".repeat(5000): 0})),
+        ("/model/vocab", "model.vocab", json!({"x": [0, 1, 2]})),
+        ("/model/merges", "model.merges", json!(vec![["a", "b"]; 2401])),
+        ("/model/merges", "model.merges", json!([vec!["a"; 100]])),
+        ("/model/unk_token", "model.unk_token", json!(vec!["a"; 2000])),
+        ("/added_tokens", "added_tokens", json!(vec![added.clone(); 301])),
+        ("/added_tokens", "added_tokens", json!([with("y".repeat(5000))])),
+        ("/added_tokens", "added_tokens", json!((0..290).map(|i| with(format!("{i}{}", "y".repeat(4000)))).collect::<Vec<_>>())),
+        ("/normalizer", "normalizer", deep),
+        ("/normalizer", "normalizer", replace(" ", "x".repeat(65))),
+        ("/normalizer", "normalizer", json!({"type": "Sequence", "normalizers": vec![replace("x", "x".repeat(10)); 3]})),
+        ("/normalizer", "normalizer", json!({"type": "Prepend", "prepend": "x".repeat(100)})),
+        ("/normalizer", "normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "A".repeat(2 << 20)})),
+        ("/pre_tokenizer", "pre_tokenizer", split("(a{100}){100}")),
+        ("/pre_tokenizer", "pre_tokenizer", split(&"a|".repeat(3000))),
+        ("/pre_tokenizer", "pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![split(r"\p{N}{1,3}"); 100]})),
+        (
+            "/post_processor",
+            "post_processor",
+            json!({"type": "TemplateProcessing", "single": vec![json!({"SpecialToken": {"id": "a"}}); 1000]}),
+        ),
+        ("/model/type", "Unigram", json!("Unigram")),
+    ];
+    for (place, named, value) in cases {
+        let error = refused(|json| {
+            let (parent, key) = place.rsplit_once('/').unwrap();
+            json.pointer_mut(parent).unwrap()[key] = value;
+        });
+        assert!(error.contains("tokenizer.json") && error.contains(&format!("`{named}`")), "{place}: {error}");
+    }
+}
+
+#[test]
+fn what_published_tokenizers_ask_for_is_within_the_limits() {
+    let mut value = json();
+    value["normalizer"] = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]});
+    value["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Isolated", "invert": false,
+        "pattern": {"Regex": r"(?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"}},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}]});
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), value.to_string()).unwrap();
+    assert!(Tokenizer::open(dir.path(), 300).is_ok());
+}
+
 /// A byte-level tokenizer of 256 bytes, `ab`, the two bytes of `é` as one token, and a special and a plain added token.
 fn folder() -> tempfile::TempDir {
     let mut vocab = serde_json::Map::new();
