@@ -9,13 +9,14 @@ use crate::load::{LoadError, is_device_fault};
 use crate::state::{Daemon, Model, SamplingDefaults};
 use crate::tables::{Opened, Paths};
 use crate::text;
-use serde::Deserialize;
+use serde_json::{Map, Value};
 use skip_engine::EngineOptions;
 use skip_engine::checkpoint::Checkpoint;
 use skip_engine::engine::{CacheSize, EngineError};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
 use skip_kernels::cuda::{CudaBackend, CudaOptions};
 use skip_kernels::{KernelError, KvFormat};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -109,31 +110,53 @@ fn precision(choice: PrecisionChoice) -> Precision {
     }
 }
 
-/// What generation_config.json recommends, if there is one; fields it does not have are left open.
+/// Longest generation_config.json, bytes.
+const MAX_GENERATION_CONFIG: u64 = 4 << 20;
+
+/// What generation_config.json recommends, if there is one; fields it does not have are left open, and the error names one that is wrong.
 fn sampling_defaults(dir: &Path) -> Result<SamplingDefaults, String> {
-    #[derive(Deserialize)]
-    struct Recommended {
-        do_sample: Option<bool>,
-        temperature: Option<f32>,
-        top_k: Option<u32>,
-        top_p: Option<f32>,
-        min_p: Option<f32>,
-    }
     let path = dir.join("generation_config.json");
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
+    let named = |reason: String| format!("{}: {reason}", path.display());
+    let mut text = Vec::new();
+    match std::fs::File::open(&path).and_then(|file| file.take(MAX_GENERATION_CONFIG).read_to_end(&mut text)) {
+        Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SamplingDefaults::default()),
-        Err(error) => return Err(format!("{}: {error}", path.display())),
+        Err(error) => return Err(named(error.to_string())),
+    }
+    let found: Map<String, Value> = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
+    recommended(&found).map_err(named)
+}
+
+fn recommended(found: &Map<String, Value>) -> Result<SamplingDefaults, String> {
+    let value = |field: &str| found.get(field).filter(|value| !value.is_null());
+    let number = |field: &'static str, ok: fn(f64) -> bool, want: &str| match value(field) {
+        None => Ok(None),
+        Some(value) => match value.as_f64().filter(|v| ok(*v)) {
+            Some(v) => Ok(Some(v as f32)),
+            None => Err(format!("field `{field}`: {value} is not a number {want}")),
+        },
     };
-    let found: Recommended = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
     // `do_sample: false` beside a temperature is how Hugging Face writes "greedy".
-    let temperature = if found.do_sample == Some(false) { Some(0.0) } else { found.temperature };
-    let sane = |value: Option<f32>| value.filter(|v| v.is_finite() && *v >= 0.0);
+    let greedy = match value("do_sample") {
+        None => false,
+        Some(Value::Bool(sample)) => !sample,
+        Some(other) => return Err(format!("field `do_sample`: {other} is neither true nor false")),
+    };
+    let temperature = number("temperature", |v| (0.0..=100.0).contains(&v), "from 0 to 100")?;
+    let top_k = match value("top_k") {
+        None => None,
+        Some(value) => match value.as_i64() {
+            // vLLM's way to say all of them.
+            Some(-1) => Some(0),
+            Some(k) if u32::try_from(k).is_ok() => Some(k as u32),
+            _ => return Err(format!("field `top_k`: {value} is not a count")),
+        },
+    };
     Ok(SamplingDefaults {
-        temperature: sane(temperature),
-        top_k: found.top_k,
-        top_p: sane(found.top_p).filter(|p| *p > 0.0 && *p <= 1.0),
-        min_p: sane(found.min_p).filter(|p| *p <= 1.0),
+        temperature: if greedy { Some(0.0) } else { temperature },
+        top_k,
+        top_p: number("top_p", |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")?,
+        min_p: number("min_p", |v| (0.0..=1.0).contains(&v), "from 0 to 1")?,
     })
 }
 
@@ -148,10 +171,26 @@ mod tests {
     }
 
     #[test]
-    fn recommended_sampling_is_taken_and_nonsense_left_out() {
-        let found = defaults(r#"{"temperature": 0.7, "top_k": 20, "top_p": 1.5, "eos_token_id": 2}"#).unwrap();
+    fn recommended_sampling_is_taken() {
+        let found = defaults(r#"{"temperature": 0.7, "top_k": 20, "top_p": null, "eos_token_id": 2}"#).unwrap();
         assert_eq!(found, SamplingDefaults { temperature: Some(0.7), top_k: Some(20), top_p: None, min_p: None });
         assert_eq!(defaults(r#"{"do_sample": false, "temperature": 0.7}"#).unwrap().temperature, Some(0.0));
+    }
+
+    #[test]
+    fn a_field_of_a_wrong_type_or_value_is_named() {
+        for (field, values) in [
+            ("do_sample", &["1", "\"no\""][..]),
+            ("temperature", &["-1", "\"hot\"", "[]"]),
+            ("top_k", &["1.5", "-2", "true", "1e300"]),
+            ("top_p", &["0", "1.5", "\"1\""]),
+            ("min_p", &["-0.1", "2"]),
+        ] {
+            for value in values {
+                let error = defaults(&format!("{{\"{field}\": {value}}}")).unwrap_err();
+                assert!(error.contains("generation_config.json") && error.contains(&format!("`{field}`")), "{field} {value}: {error}");
+            }
+        }
     }
 
     #[test]

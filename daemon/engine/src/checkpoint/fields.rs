@@ -99,10 +99,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Token ids: one number or a list of at most 64; empty where absent.
-    pub fn token_ids(&self, field: &str) -> Result<Vec<u32>, CheckpointError> {
-        let id =
-            |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok()).ok_or_else(|| self.bad(field, format!("{v} is not a token id")));
+    /// Token ids below `vocab`: one number or a list of at most 64; empty where absent.
+    pub fn token_ids(&self, field: &str, vocab: usize) -> Result<Vec<u32>, CheckpointError> {
+        let id = |v: &Value| match v.as_u64().map(u32::try_from) {
+            Some(Ok(id)) if (id as usize) < vocab => Ok(id),
+            Some(_) => Err(self.bad(field, format!("{v} is outside the vocabulary of {vocab}"))),
+            None => Err(self.bad(field, format!("{v} is not a token id"))),
+        };
         match self.value(field) {
             None => Ok(Vec::new()),
             Some(Value::Array(list)) if list.len() > 64 => Err(self.bad(field, "more than 64 token ids".into())),

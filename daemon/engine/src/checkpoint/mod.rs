@@ -170,21 +170,16 @@ impl Checkpoint {
     }
 }
 
-/// From generation_config.json, else from config.json.
+/// From generation_config.json, else from config.json; what either says must be ids of the vocabulary, also where it does not decide.
 fn end_tokens(dir: &Path, config: &Fields<'_>, vocab: usize) -> Result<Vec<u32>, CheckpointError> {
+    let configured = config.token_ids("eos_token_id", vocab)?;
     let path = dir.join("generation_config.json");
     let generation = if path.exists() { Some(read_json(&path)?) } else { None };
-    let mut eos = Vec::new();
-    if let Some(value) = &generation {
-        eos = Fields::root(&path, value)?.token_ids("eos_token_id")?;
-    }
-    if eos.is_empty() {
-        eos = config.token_ids("eos_token_id")?;
-    }
-    match eos.iter().find(|&&id| id as usize >= vocab) {
-        Some(id) => Err(config.bad("eos_token_id", format!("{id} is outside the vocabulary of {vocab}"))),
-        None => Ok(eos),
-    }
+    let recommended = match &generation {
+        Some(value) => Fields::root(&path, value)?.token_ids("eos_token_id", vocab)?,
+        None => Vec::new(),
+    };
+    Ok(if recommended.is_empty() { configured } else { recommended })
 }
 
 fn read_json(path: &Path) -> Result<Value, CheckpointError> {

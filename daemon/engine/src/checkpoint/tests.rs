@@ -187,8 +187,25 @@ fn end_tokens_come_from_generation_config_first() {
     assert_eq!(folder.open().unwrap().eos_token_ids(), [3, 4]);
     folder.file("generation_config.json", "{}");
     assert_eq!(folder.open().unwrap().eos_token_ids(), [2]);
-    folder.file("generation_config.json", r#"{"eos_token_id": ["</s>"]}"#);
-    assert!(names_field(&folder.open().err().unwrap(), "eos_token_id"));
+}
+
+/// Also where the other file's decides: a checkpoint that says nonsense is not one to guess about.
+#[test]
+fn end_tokens_of_a_wrong_type_are_refused_in_either_file() {
+    for wrong in
+        [json!("</s>"), json!(["</s>"]), json!(true), json!(-1), json!(1.5), json!([[2]]), json!({}), json!([2, null]), json!(1u64 << 40)]
+    {
+        let folder = Folder::new();
+        folder.write();
+        folder.file("generation_config.json", json!({"eos_token_id": wrong}).to_string());
+        let error = folder.open().err().unwrap();
+        assert!(names_field(&error, "eos_token_id") && error.to_string().contains("generation_config.json"), "{wrong}: {error}");
+        let folder = Folder::new().with("eos_token_id", wrong.clone());
+        folder.write();
+        folder.file("generation_config.json", r#"{"eos_token_id": 3}"#);
+        let error = folder.open().err().unwrap();
+        assert!(names_field(&error, "eos_token_id") && !error.to_string().contains("generation_config.json"), "{wrong}: {error}");
+    }
 }
 
 #[test]
