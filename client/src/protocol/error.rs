@@ -22,8 +22,10 @@ pub enum ErrorKind {
     CacheTooSmall,
     /// The body is larger than the daemon reads.
     TooLarge,
-    /// No such model, route, phase or object.
+    /// No such route, phase or object.
     NotFound,
+    /// The request names a model that is not loaded.
+    ModelNotFound,
     /// The route exists, for another method.
     MethodNotAllowed,
     /// A table, tier or selector was refused; the old one stays.
@@ -69,13 +71,14 @@ struct Mapping {
 
 impl ErrorKind {
     /// All kinds, for documentation and tests.
-    pub const ALL: [ErrorKind; 22] = [
+    pub const ALL: [ErrorKind; 23] = [
         ErrorKind::InvalidRequest,
         ErrorKind::Unsupported,
         ErrorKind::ContextOverflow,
         ErrorKind::CacheTooSmall,
         ErrorKind::TooLarge,
         ErrorKind::NotFound,
+        ErrorKind::ModelNotFound,
         ErrorKind::MethodNotAllowed,
         ErrorKind::TableRefused,
         ErrorKind::NothingPending,
@@ -108,6 +111,7 @@ impl ErrorKind {
             ErrorKind::CacheTooSmall => m("CacheTooSmall", 400, REQUEST, "cache_too_small", 4),
             ErrorKind::TooLarge => m("TooLarge", 413, REQUEST, "request_too_large", 4),
             ErrorKind::NotFound => m("NotFound", 404, REQUEST, "not_found", 4),
+            ErrorKind::ModelNotFound => m("ModelNotFound", 404, REQUEST, "model_not_found", 4),
             ErrorKind::MethodNotAllowed => m("MethodNotAllowed", 405, REQUEST, "method_not_allowed", 4),
             ErrorKind::TableRefused => m("TableRefused", 409, REQUEST, "table_refused", 5),
             ErrorKind::NothingPending => m("NothingPending", 409, REQUEST, "nothing_pending", 5),

@@ -5,30 +5,68 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// The fields of an object not taken yet.
-pub(super) struct Fields(Map<String, Value>);
+pub(super) struct Fields {
+    object: Map<String, Value>,
+    /// Where the object lies, with a dot behind (`skipd.`); empty for the outermost.
+    place: String,
+}
 
 impl Fields {
     pub(super) fn new(object: Map<String, Value>) -> Self {
-        Self(object)
+        Self { object, place: String::new() }
+    }
+
+    /// A value that must be an object; errors name its fields under `place`.
+    pub(super) fn within(place: &str, value: Value) -> Result<Self, Error> {
+        match value {
+            Value::Object(object) => Ok(Self { object, place: format!("{place}.") }),
+            _ => Err(Error::invalid(place, "must be an object")),
+        }
+    }
+
+    /// An object inside that may be missing or null.
+    pub(super) fn inner(&mut self, name: &str) -> Result<Option<Self>, Error> {
+        match self.object.shift_remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => Self::within(&self.name(name), value).map(Some),
+        }
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.place)
     }
 
     /// A field that may be missing or null.
     pub(super) fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Error> {
-        match self.0.shift_remove(name) {
+        match self.object.shift_remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => serde_json::from_value(value).map(Some).map_err(|error| Error::invalid(name, error.to_string())),
+            Some(value) => serde_json::from_value(value).map(Some).map_err(|error| Error::invalid(self.name(name), error.to_string())),
         }
     }
 
     /// A field that must be there.
     pub(super) fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Error> {
-        self.optional(name)?.ok_or_else(|| Error::invalid(name, "is required"))
+        self.optional(name)?.ok_or_else(|| Error::invalid(self.name(name), "is required"))
     }
 
     /// What no field was taken from; nulls say nothing and are dropped.
     pub(super) fn rest(mut self) -> Map<String, Value> {
-        self.0.retain(|_, value| !value.is_null());
-        self.0
+        self.object.retain(|_, value| !value.is_null());
+        self.object
+    }
+
+    /// What no field was taken from, nulls too.
+    pub(super) fn left(self) -> Map<String, Value> {
+        self.object
+    }
+
+    /// Refuses what no field was taken from.
+    pub(super) fn end(self) -> Result<(), Error> {
+        let place = self.place.clone();
+        match self.rest().keys().next() {
+            Some(unknown) => Err(Error::invalid(format!("{place}{unknown}"), format!("`{unknown}` is not an option"))),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Jobs: long work that the daemon does beside serving, started and watched by administrators.
 
+use super::error::Error;
+use super::fields::{Fields, object};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -12,6 +14,16 @@ pub struct StartJob {
     /// Options of the kind.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
+}
+
+impl StartJob {
+    /// Parses a body; the error names the field.
+    pub fn from_json(body: &[u8]) -> Result<Self, Error> {
+        let mut fields = Fields::new(object(body)?);
+        let job = Self { kind: fields.required("kind")?, options: fields.optional("options")?.unwrap_or_default() };
+        fields.end()?;
+        Ok(job)
+    }
 }
 
 /// How far a job is.

@@ -120,6 +120,34 @@ pub struct RequestTables {
     pub decode: Option<Selector>,
 }
 
+impl StreamOptions {
+    /// What else OpenAI defines here changes nothing that is said.
+    fn take(mut fields: Fields) -> Result<Self, Error> {
+        Ok(Self { include_usage: fields.optional("include_usage")?.unwrap_or(false) })
+    }
+}
+
+impl SkipdOptions {
+    fn take(mut fields: Fields) -> Result<Self, Error> {
+        let own = Self {
+            priority: fields.optional("priority")?,
+            deadline_ms: fields.optional("deadline_ms")?,
+            prefix_reuse: fields.optional("prefix_reuse")?,
+            tables: fields.inner("tables")?.map(RequestTables::take).transpose()?,
+        };
+        fields.end()?;
+        Ok(own)
+    }
+}
+
+impl RequestTables {
+    fn take(mut fields: Fields) -> Result<Self, Error> {
+        let tables = Self { prefill: fields.optional("prefill")?, decode: fields.optional("decode")? };
+        fields.end()?;
+        Ok(tables)
+    }
+}
+
 impl GenerationOptions {
     /// All defaults.
     pub fn new() -> Self {
@@ -139,10 +167,8 @@ impl GenerationOptions {
         let mut options = Self::take(&mut fields)?;
         options.logprobs = fields.optional("logprobs")?;
         options.check()?;
-        match fields.rest().keys().next() {
-            Some(unknown) => Err(Error::invalid(unknown.clone(), format!("`{unknown}` is not an option"))),
-            None => Ok(options),
-        }
+        fields.end()?;
+        Ok(options)
     }
 
     /// Options as the keys of a bus call: the inverse of [`Self::from_bus`].
@@ -188,9 +214,9 @@ impl GenerationOptions {
             ignore_eos: fields.optional("ignore_eos")?.unwrap_or(false),
             skip_special_tokens: fields.optional("skip_special_tokens")?.unwrap_or(true),
             stream: fields.optional("stream")?.unwrap_or(false),
-            stream_options: fields.optional("stream_options")?,
+            stream_options: fields.inner("stream_options")?.map(StreamOptions::take).transpose()?,
             user: fields.optional("user")?,
-            skipd: fields.optional("skipd")?,
+            skipd: fields.inner("skipd")?.map(SkipdOptions::take).transpose()?,
         })
     }
 
@@ -251,6 +277,15 @@ mod tests {
             (json!({"n": 2}), "n"),
             (json!({"logprobs": 21}), "logprobs"),
             (json!({"deadline_ms": 0}), "skipd.deadline_ms"),
+            (json!({"deadline_ms": "soon"}), "skipd.deadline_ms"),
+            (json!({"priority": "urgent"}), "skipd.priority"),
+            (json!({"priority": 1}), "skipd.priority"),
+            (json!({"prefix_reuse": "no"}), "skipd.prefix_reuse"),
+            (json!({"tables": "50%"}), "skipd.tables"),
+            (json!({"tables": {"prefill": true}}), "skipd.tables.prefill"),
+            (json!({"tables": {"middle": "50%"}}), "skipd.tables.middle"),
+            (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+            (json!({"stream_options": true}), "stream_options"),
             (json!({"colour": 1}), "colour"),
         ] {
             assert_eq!(bus(keys.clone()).unwrap_err().param.as_deref(), Some(name), "{keys}");

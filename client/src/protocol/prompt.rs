@@ -1,5 +1,7 @@
 //! Prompts, messages and stop strings, as leniently as OpenAI reads them.
 
+use super::error::Error;
+use super::fields::Fields;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -69,6 +71,22 @@ impl ChatMessage {
     /// A message of plain text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: Content(content.into()), other: Map::new() }
+    }
+
+    /// OpenAI's `messages`, at least one; the error names the message and its field (`messages[1].content`).
+    pub fn list(messages: Value) -> Result<Vec<Self>, Error> {
+        match messages {
+            Value::Array(list) if list.is_empty() => Err(Error::invalid("messages", "must hold at least one message")),
+            Value::Array(list) => list.into_iter().enumerate().map(|(index, message)| Self::read(index, message)).collect(),
+            _ => Err(Error::invalid("messages", "must be a list of messages")),
+        }
+    }
+
+    fn read(index: usize, message: Value) -> Result<Self, Error> {
+        let mut fields = Fields::within(&format!("messages[{index}]"), message)?;
+        let role = fields.required("role")?;
+        let content = fields.optional("content")?.unwrap_or_default();
+        Ok(Self { role, content, other: fields.left() })
     }
 }
 

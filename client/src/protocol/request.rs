@@ -66,10 +66,7 @@ impl TryFrom<Map<String, Value>> for ChatRequest {
 
     fn try_from(body: Map<String, Value>) -> Result<Self, Error> {
         let mut fields = Fields::new(body);
-        let messages: Vec<ChatMessage> = fields.required("messages")?;
-        if messages.is_empty() {
-            return Err(Error::invalid("messages", "must hold at least one message"));
-        }
+        let messages = ChatMessage::list(fields.required("messages")?)?;
         let mut options = GenerationOptions::take(&mut fields)?;
         let wanted = fields.optional::<bool>("logprobs")?.unwrap_or(false);
         let top: Option<u8> = fields.optional("top_logprobs")?;
@@ -174,10 +171,15 @@ mod tests {
             (r#"{"messages": []}"#, Some("messages")),
             (r#"{}"#, Some("messages")),
             (r#"{"messages": "hi"}"#, Some("messages")),
-            (r#"{"messages": [{"role": "user", "content": 3}]}"#, Some("messages")),
+            (r#"{"messages": ["hi"]}"#, Some("messages[0]")),
+            (r#"{"messages": [{"role": "user", "content": 3}]}"#, Some("messages[0].content")),
+            (r#"{"messages": [{"role": "user", "content": "a"}, {"content": "b"}]}"#, Some("messages[1].role")),
+            (r#"{"messages": [{"role": 1, "content": "b"}]}"#, Some("messages[0].role")),
             (r#"{"messages": [{"role": "user", "content": "a"}], "stream": 1}"#, Some("stream")),
             (r#"{"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}"#, Some("top_logprobs")),
-            (r#"{"messages": [{"role": "user", "content": "a"}], "skipd": {"prio": 1}}"#, Some("skipd")),
+            (r#"{"messages": [{"role": "user", "content": "a"}], "skipd": {"prio": 1}}"#, Some("skipd.prio")),
+            (r#"{"messages": [{"role": "user", "content": "a"}], "skipd": {"priority": "urgent"}}"#, Some("skipd.priority")),
+            (r#"{"messages": [{"role": "user", "content": "a"}], "skipd": 3}"#, Some("skipd")),
             ("[]", None),
             ("{", None),
         ] {

@@ -1,5 +1,7 @@
 //! What the daemon is and does at the moment.
 
+use super::error::Error;
+use super::fields::{Fields, object};
 use serde::{Deserialize, Serialize};
 
 /// The daemon's life.
@@ -102,6 +104,9 @@ pub struct Status {
     /// Drift alarms that stand: a table skips far more or less than its tier stands for.
     #[serde(default)]
     pub alarms: Vec<String>,
+    /// Table files that are passed over, and keys in them that look like tables' and are not read.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// Shares of votes skipped since the start; null where nothing was voted on.
     #[serde(default)]
     pub measured_sparsity: Shares,
@@ -220,9 +225,32 @@ pub struct TokenizeRequest {
     pub text: String,
 }
 
+impl TokenizeRequest {
+    /// Parses a body; the error names the field.
+    pub fn from_json(body: &[u8]) -> Result<Self, Error> {
+        let mut fields = Fields::new(object(body)?);
+        let request = Self { text: fields.required("text")? };
+        fields.end()?;
+        Ok(request)
+    }
+}
+
 /// Its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenizeResponse {
     /// Token ids.
     pub tokens: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_to_tokenise_names_its_wrong_field() {
+        assert_eq!(TokenizeRequest::from_json(br#"{"text": "a"}"#), Ok(TokenizeRequest { text: "a".into() }));
+        for (body, param) in [(r#"{"text": 1}"#, "text"), ("{}", "text"), (r#"{"text": "a", "prompt": "b"}"#, "prompt")] {
+            assert_eq!(TokenizeRequest::from_json(body.as_bytes()).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+    }
 }

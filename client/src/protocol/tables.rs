@@ -119,10 +119,8 @@ impl SetTableOptions {
             confirm_within: fields.optional("confirm_within")?,
             force: fields.optional("force")?.unwrap_or(false),
         };
-        match fields.rest().keys().next() {
-            Some(name) => Err(Error::invalid(name, "is no option of set-table: `persist`, `confirm_within` and `force` are")),
-            None => Ok(options),
-        }
+        fields.end()?;
+        Ok(options)
     }
 
     /// The time within which to confirm; an impossible one is an error.

@@ -1,6 +1,7 @@
 //! Fields that OpenAI (or vLLM) defines and skipd does not do: refused where they would change the output, else named and ignored.
 
 use super::error::{Error, ErrorKind};
+use super::prompt::ChatMessage;
 use serde_json::{Map, Value};
 
 /// Fields that would change the output. A value that asks for nothing (zero, false, empty, `auto`, type `text`) is let through.
@@ -38,6 +39,22 @@ pub const CHANGES_OUTPUT: &[&str] = &[
     "verbosity",
     "web_search_options",
 ];
+
+/// Fields of a message that say something which only a template with tools, or a model with ears, would show.
+const OF_A_MESSAGE: &[&str] = &["tool_calls", "function_call", "audio"];
+
+/// Refuses messages that hold more than is read: what a template leaves out would be lost without a word.
+pub fn check_messages(messages: &[ChatMessage]) -> Result<(), Error> {
+    for (index, message) in messages.iter().enumerate() {
+        for &name in OF_A_MESSAGE {
+            if message.other.get(name).is_some_and(|value| !asks_for_nothing(name, value)) {
+                let words = format!("`{name}` of a message is not supported and would be lost");
+                return Err(Error::new(ErrorKind::Unsupported, words).at(format!("messages[{index}].{name}")));
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Refuses unknown fields that would change the output; returns the names of the others, for [`super::names::IGNORED_HEADER`].
 pub fn check(unknown: &Map<String, Value>) -> Result<Vec<String>, Error> {
@@ -91,6 +108,19 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::Unsupported);
             assert_eq!(error.param.as_ref(), field.as_object().unwrap().keys().next());
         }
+    }
+
+    #[test]
+    fn calls_in_a_message_are_refused_by_place_and_empty_ones_pass() {
+        let messages = |value: Value| ChatMessage::list(value).unwrap();
+        let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        for (name, value) in [("tool_calls", json!([call])), ("function_call", json!({"name": "f"})), ("audio", json!({"id": "a"}))] {
+            let error =
+                check_messages(&messages(json!([{"role": "user", "content": "a"}, {"role": "assistant", name: value}]))).unwrap_err();
+            assert_eq!((error.kind, error.param), (ErrorKind::Unsupported, Some(format!("messages[1].{name}"))));
+        }
+        let plain = json!([{"role": "assistant", "content": "a", "tool_calls": [], "function_call": null, "name": "x"}]);
+        assert_eq!(check_messages(&messages(plain)), Ok(()));
     }
 
     #[test]
