@@ -1,6 +1,6 @@
 //! Whether a table fits the kernels and the weights that would use it.
 
-use crate::{Calibration, Digest, Geometry, PerPhase, Phase, Tier};
+use crate::{Calibration, Digest, Geometry, PerPhase, Phase, Tier, Unread};
 use std::fmt;
 
 /// What is known of the loaded weights.
@@ -145,6 +145,13 @@ pub enum Notice {
         /// Why not.
         reason: String,
     },
+    /// A key that looks like a table's and is not read.
+    Unread {
+        /// The file.
+        place: String,
+        /// The key, and what it may be meant for.
+        unread: Unread,
+    },
     /// Bins that do not reach the tier run dense.
     DenseBins {
         /// First lengths of the bins.
@@ -171,6 +178,7 @@ impl fmt::Display for Notice {
             Self::RemovedByHand => f.write_str("the deployed table that calibration wrote was removed by hand: dense"),
             Self::TargetPassedOver(refusal) => write!(f, "the deployed table is used: {refusal}"),
             Self::PassedOver { place, reason } => write!(f, "{place} is passed over: {reason}"),
+            Self::Unread { place, unread } => write!(f, "{place}: {unread}"),
             Self::DenseBins { first_lengths } => {
                 let lengths: Vec<_> = first_lengths.iter().map(u32::to_string).collect();
                 write!(f, "dense in the bins from {} on, which do not reach the tier", lengths.join(", "))

@@ -2,6 +2,7 @@
 //! Every refusal names the field; what the file says of other things is not looked at.
 
 use crate::json::{self, JsonError};
+use crate::unread::{self, Unread};
 use crate::{Calibration, Phase, Row, ScaleTable, TableError, Tier};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
@@ -34,6 +35,14 @@ pub enum FileError {
         field: String,
         /// What is wrong with the rows.
         error: TableError,
+    },
+    /// A key that is a slip away from one of ours (table files alone; a config.json may hold what it likes).
+    #[error("{field}: no such key; {meant} is meant?")]
+    Mistyped {
+        /// The key.
+        field: String,
+        /// Ours.
+        meant: String,
     },
     /// A value that its own type refuses (a tier, a record).
     #[error("{field}: {message}")]
@@ -100,6 +109,8 @@ pub struct TableFile {
     pub shape_advice: Option<Value>,
     /// `skip_softmax_price_list`, carried as it is.
     pub price_list: Option<Value>,
+    /// Keys that look like these and are not read; [`Self::to_object`] leaves them out.
+    pub unread: Vec<Unread>,
 }
 
 /// A table file: bare rows, which know no phase and have no record, or an object with the keys of config.json.
@@ -115,11 +126,18 @@ impl Document {
     /// Reads a table file.
     ///
     /// # Errors
-    /// [`FileError`], naming the field or row.
+    /// [`FileError`], naming the field or row; a mistyped key is one.
     pub fn parse(bytes: &[u8]) -> Result<Self, FileError> {
         match json::parse(bytes)? {
             rows @ Value::Array(_) => Ok(Self::Rows(read_rows("table", &rows, None)?)),
-            Value::Object(object) => Ok(Self::Tables(Box::new(TableFile::read(&object)?))),
+            Value::Object(object) => {
+                let file = TableFile::read(&object)?;
+                let mistyped = file.unread.iter().find_map(|u| Some((u.key.clone(), u.meant.clone()?)));
+                match mistyped {
+                    Some((field, meant)) => Err(FileError::Mistyped { field, meant }),
+                    None => Ok(Self::Tables(Box::new(file))),
+                }
+            }
             other => Err(form("table file", "rows or an object", &other)),
         }
     }
@@ -150,6 +168,15 @@ impl Keys {
 const SHAPE_ADVICE: &str = "skip_softmax_prefill_shape_advice";
 const PRICE_LIST: &str = "skip_softmax_price_list";
 
+/// Every key that is read.
+pub(crate) fn known_keys() -> Vec<String> {
+    let of_phases = Phase::ALL.into_iter().flat_map(|phase| {
+        let Keys { table, ladder, target, record, force } = Keys::of(phase);
+        [table, ladder, target, record, force]
+    });
+    of_phases.chain([SHAPE_ADVICE, PRICE_LIST].map(str::to_owned)).collect()
+}
+
 impl TableFile {
     /// Reads a config.json or an override file; an object without any of the keys is a file without tables.
     ///
@@ -172,6 +199,7 @@ impl TableFile {
             decode: read_phase(object, Phase::Decode)?,
             shape_advice: object.get(SHAPE_ADVICE).cloned(),
             price_list: object.get(PRICE_LIST).cloned(),
+            unread: unread::find(object),
         })
     }
 

@@ -15,6 +15,7 @@ mod resolve;
 mod retarget;
 mod scale_table;
 mod tier;
+mod unread;
 
 pub use admit::{Notice, Refusal, Target, Weights, admit};
 pub use atomic::{backup_path, replace_file};
@@ -30,6 +31,7 @@ pub use resolve::{Decision, Origin, Selection, Setting, Source, Sources, check, 
 pub use retarget::{NothingPending, Retarget, ToPersist, Trial};
 pub use scale_table::{Row, ScaleTable, TableError};
 pub use tier::{Tier, TierError};
+pub use unread::Unread;
 
 use serde::{Deserialize, Serialize};
 

@@ -53,9 +53,20 @@ fn bad_fields_are_refused_by_their_key() {
 }
 
 #[test]
-fn keys_without_a_phase_are_not_read() {
+fn keys_without_a_phase_are_not_read_and_told() {
     let file = TableFile::parse(br#"{"skip_softmax_scale_table": "x", "skip_softmax_scale_factor": NaN, "hidden_size": 64}"#).unwrap();
-    assert_eq!(file, TableFile::default());
+    let told: Vec<&str> = file.unread.iter().map(|u| u.key.as_str()).collect();
+    assert_eq!(told, ["skip_softmax_scale_table", "skip_softmax_scale_factor"]);
+    assert_eq!(TableFile { unread: Vec::new(), ..file }, TableFile::default());
+}
+
+#[test]
+fn a_mistyped_key_is_refused_in_a_table_file_and_told_in_a_config() {
+    let text = r#"{"skip_softmax_prefil_scale_table": [[1024, 9]]}"#;
+    assert_eq!(refusal(text), "skip_softmax_prefil_scale_table: no such key; skip_softmax_prefill_scale_table is meant?");
+    let file = TableFile::parse(text.as_bytes()).unwrap();
+    assert_eq!(file.unread[0].meant.as_deref(), Some("skip_softmax_prefill_scale_table"));
+    assert!(file.prefill.is_silent());
 }
 
 #[test]
@@ -110,7 +121,7 @@ fn phase_tables() -> impl Strategy<Value = PhaseTables> {
 proptest! {
     #[test]
     fn a_file_reads_back_what_was_written(prefill in phase_tables(), decode in phase_tables()) {
-        let file = TableFile { prefill, decode, shape_advice: None, price_list: Some(serde_json::json!([1])) };
+        let file = TableFile { prefill, decode, shape_advice: None, price_list: Some(serde_json::json!([1])), unread: Vec::new() };
         let text = serde_json::Value::Object(file.to_object()).to_string();
         prop_assert_eq!(TableFile::parse(text.as_bytes()).unwrap(), file);
     }

@@ -69,6 +69,7 @@ fn fill(status: &mut Status, daemon: &Daemon, model: &Model, engine: &stats::Sta
     let show = model.tables.show();
     status.tables = TableNames { prefill: show.prefill.name(), decode: show.decode.name() };
     status.alarms = model.tables.alarms().into_iter().map(|(phase, alarm)| format!("{phase}: {alarm}")).collect();
+    status.warnings = model.tables.warnings();
     let share = |phase| {
         let counters = engine.phase(phase);
         (counters.votes > 0).then(|| counters.share())

@@ -100,6 +100,9 @@ pub fn status(status: &Status) -> String {
     for alarm in &status.alarms {
         add("alarm", alarm.clone());
     }
+    for warning in &status.warnings {
+        add("warning", warning.clone());
+    }
     let share = |share: Option<f64>| share.map_or("–".into(), percent);
     add("skipped", format!("prefill {}, decode {}", share(status.measured_sparsity.prefill), share(status.measured_sparsity.decode)));
     if status.queue.limit > 0 {

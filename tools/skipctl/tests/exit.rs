@@ -130,6 +130,23 @@ fn a_wrong_table_file_exits_5_and_the_row_is_named() {
 }
 
 #[test]
+fn a_mistyped_key_exits_5_and_one_without_a_phase_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let check = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        skipctl().args(["table", "check"]).arg(&path).output().unwrap()
+    };
+    let output = check(r#"{"hidden_size": 8, "skip_softmax_prefill_scale_tabel": [[512, 1]]}"#);
+    assert_eq!(code(&output), Some(5));
+    assert!(err(&output).contains("skip_softmax_prefill_scale_tabel"), "{}", err(&output));
+    let output = check(r#"{"hidden_size": 8, "skip_softmax_scale_table": [[512, 1]]}"#);
+    assert_eq!(code(&output), Some(0), "{}", err(&output));
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("note: skip_softmax_scale_table is not read"), "{shown}");
+}
+
+#[test]
 fn a_good_table_file_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.json");

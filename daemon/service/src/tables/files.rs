@@ -77,6 +77,8 @@ impl Paths {
     /// Writes phases of the persisted file over what is there.
     pub fn persist(&self, before: Option<&TableFile>, changes: &ToPersist) -> io::Result<TableFile> {
         let mut file = before.cloned().unwrap_or_default();
+        // They are not written again.
+        file.unread.clear();
         for (phase, setting) in changes {
             *file.phase_mut(*phase) = setting.as_ref().map(|s| s.to_tables()).unwrap_or_default();
         }

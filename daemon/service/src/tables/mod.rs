@@ -108,6 +108,11 @@ impl Tables {
         self.snapshot.borrow().tiers()
     }
 
+    /// What is wrong with the table files: passed over, or with keys that are not read.
+    pub fn warnings(&self) -> Vec<String> {
+        self.snapshot.borrow().store.warnings()
+    }
+
     /// Drift alarms that stand.
     pub fn alarms(&self) -> Vec<(Phase, Alarm)> {
         let alarms = self.snapshot.borrow().alarms;

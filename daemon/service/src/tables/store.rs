@@ -6,7 +6,7 @@ use skip_client::{Error, ErrorKind};
 use skip_engine::handle::{NamedTable, TableSet};
 use skip_tables::{
     Decision, Digest, Document, NothingPending, Notice, PerPhase, Phase, Refusal, Retarget, Selection, Setting, Source, Sources, Target,
-    Tier, ToPersist, Weights, check, resolve,
+    Tier, ToPersist, Unread, Weights, check, resolve,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,11 +127,28 @@ impl Store {
         PerPhase::from_fn(|phase| {
             let mut decision = resolve(phase, &sources, &self.target);
             decision.notices.extend(self.problems.iter().cloned());
+            decision.notices.extend(
+                self.unread()
+                    .filter(|(_, unread)| unread.concerns(phase))
+                    .map(|(place, unread)| Notice::Unread { place: place.to_owned(), unread: unread.clone() }),
+            );
             if self.suspended[phase] {
                 decision.table = None;
             }
             decision
         })
+    }
+
+    /// Keys of the files that look like tables' and are not read, with the file.
+    fn unread(&self) -> impl Iterator<Item = (&str, &Unread)> {
+        let sources = [self.persisted.as_ref(), self.admin.as_ref(), Some(&self.checkpoint)];
+        sources.into_iter().flatten().flat_map(|source| source.file.unread.iter().map(|unread| (source.place.as_str(), unread)))
+    }
+
+    /// What is wrong with the files, whatever phase it concerns: those passed over at the start, and keys that are not read.
+    pub fn warnings(&self) -> Vec<String> {
+        let problems = self.problems.iter().map(Notice::to_string);
+        problems.chain(self.unread().map(|(place, unread)| format!("{place}: {unread}"))).collect()
     }
 
     /// What a caller asks for, understood and checked; `auto` lets the files decide again.

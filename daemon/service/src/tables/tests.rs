@@ -305,3 +305,33 @@ async fn after_the_engine_nothing_is_changed_any_more() {
     }
     assert_eq!(Tables::default().confirm().await.unwrap_err().kind, ErrorKind::Shutdown);
 }
+
+#[tokio::test]
+async fn a_mistyped_key_is_told_where_its_phase_is_shown_and_goes_when_it_is_mended() {
+    let world = World::new();
+    let mut config = World::config();
+    config["skip_softmax_prefil_target_sparsity"] = json!(0.5);
+    world.write("model/config.json", &config);
+    world.write("tables.json", &json!({"skip_softmax_scale_table": [[1, 1]]}));
+    let tables = world.start().await;
+    let notices = |tables: &Tables| Phase::ALL.map(|phase| tables.show().phase(phase).notices.join("\n"));
+    let [prefill, decode] = notices(&tables);
+    assert!(prefill.contains("skip_softmax_prefil_target_sparsity is not read: skip_softmax_prefill_target_sparsity"), "{prefill}");
+    assert!(!decode.contains("prefil_target"), "{decode}");
+    assert!(decode.contains("tables.json: skip_softmax_scale_table is not read"), "{decode}");
+    assert_eq!(tables.warnings().len(), 2, "{:?}", tables.warnings());
+
+    world.write("model/config.json", &World::config());
+    std::fs::remove_file(world.path("tables.json")).unwrap();
+    tables.reload().await.unwrap();
+    assert_eq!(tables.warnings(), Vec::<String>::new());
+    assert!(!notices(&tables).concat().contains("not read"));
+}
+
+#[tokio::test]
+async fn a_mistyped_key_in_a_table_that_is_set_is_refused_by_name() {
+    let tables = World::new().start().await;
+    let error = set(&tables, PREFILL, r#"{"skip_softmax_prefill_scale_tabel": [[1, 0.5]]}"#, SetTableOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::TableRefused);
+    assert!(error.message.contains("skip_softmax_prefill_scale_tabel"), "{error}");
+}

@@ -73,7 +73,8 @@ fn inspect(report: &mut Report, source: &Source, target: &Target) {
         }
         report.notices.extend(missing_target(phase, said));
     }
-    if source.file == TableFile::default() {
+    report.notices.extend(source.file.unread.iter().map(ToString::to_string));
+    if (TableFile { unread: Vec::new(), ..source.file.clone() }) == TableFile::default() {
         report.notices.push("the file holds no tables".into());
     }
 }
