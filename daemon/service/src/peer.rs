@@ -18,22 +18,33 @@ pub struct Peer {
 pub enum Right {
     /// Run prompts.
     Generate,
+    /// Run them before everybody else's.
+    ControlPriority,
     /// Change tables, drain, run jobs.
     Control,
 }
 
-/// The rule: administrators are uid 0 and the daemon's own uid; members of one group may generate.
+/// The rule: administrators are uid 0 and the daemon's own uid; members of one group may generate, those of another, if it is configured, with
+/// control priority too.
 #[derive(Clone, Debug)]
 pub struct Authority {
     own_uid: u32,
     group: String,
     gid: Option<u32>,
+    control_group: Option<String>,
+    control_gid: Option<u32>,
 }
 
 impl Authority {
-    /// Resolves the group by name; a group that does not exist has no members.
-    pub fn new(group: &str) -> Self {
-        Self { own_uid: rustix::process::getuid().as_raw(), group: group.to_owned(), gid: group_id(group) }
+    /// Resolves the groups by name; a group that does not exist has no members.
+    pub fn new(group: &str, control_group: Option<&str>) -> Self {
+        Self {
+            own_uid: rustix::process::getuid().as_raw(),
+            group: group.to_owned(),
+            gid: group_id(group),
+            control_group: control_group.map(str::to_owned),
+            control_gid: control_group.and_then(group_id),
+        }
     }
 
     /// Whether the peer may control the daemon.
@@ -50,6 +61,11 @@ impl Authority {
         let message = match right {
             Right::Generate if self.gid.is_some_and(|gid| groups.contains(&gid)) => return Ok(()),
             Right::Generate => format!("uid {uid} may not generate: members of group {} may", self.group),
+            Right::ControlPriority if self.control_gid.is_some_and(|gid| groups.contains(&gid)) => return Ok(()),
+            Right::ControlPriority => match &self.control_group {
+                Some(group) => format!("uid {uid} may not claim control priority: administrators and members of group {group} may"),
+                None => format!("uid {uid} may not claim control priority: administrators may, and members of a --control-group"),
+            },
             Right::Control if self.own_uid == 0 => format!("uid {uid} may not control skipd: uid 0 may"),
             Right::Control => format!("uid {uid} may not control skipd: uid 0 and uid {} may", self.own_uid),
         };
@@ -112,7 +128,7 @@ mod tests {
     use super::*;
 
     fn authority() -> Authority {
-        Authority { own_uid: 500, group: "skipd".into(), gid: Some(77) }
+        Authority { own_uid: 500, group: "skipd".into(), gid: Some(77), control_group: None, control_gid: None }
     }
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
@@ -122,7 +138,7 @@ mod tests {
     #[test]
     fn root_and_the_own_user_may_do_everything() {
         for uid in [0, 500] {
-            for right in [Right::Generate, Right::Control] {
+            for right in [Right::Generate, Right::ControlPriority, Right::Control] {
                 assert!(authority().check(&peer(uid, &[]), right).is_ok());
             }
         }
@@ -135,6 +151,19 @@ mod tests {
         let refusal = authority().check(&member, Right::Control).unwrap_err();
         assert_eq!(refusal.kind, ErrorKind::AccessDenied);
         assert!(refusal.message.contains("1000"), "{refusal}");
+    }
+
+    #[test]
+    fn control_priority_is_for_administrators_and_the_group_that_is_configured() {
+        let member = peer(1000, &[77, 88]);
+        let refusal = authority().check(&member, Right::ControlPriority).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::AccessDenied);
+        assert!(refusal.message.contains("--control-group"), "{refusal}");
+        let configured = Authority { control_group: Some("robots".into()), control_gid: Some(88), ..authority() };
+        assert!(configured.check(&member, Right::ControlPriority).is_ok());
+        assert!(configured.check(&member, Right::Control).is_err(), "priority is no right to change the daemon");
+        let refusal = configured.check(&peer(1000, &[77]), Right::ControlPriority).unwrap_err();
+        assert!(refusal.message.contains("robots"), "{refusal}");
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Daemon {
     /// A daemon that has no model yet. `started` is when the process began.
     pub fn new(config: Config, started: Instant) -> Self {
         Self {
-            authority: Authority::new(&config.group),
+            authority: Authority::new(&config.group, config.control_group.as_deref()),
             config,
             life: Lifecycle::default(),
             metrics: Metrics::default(),
@@ -161,5 +161,5 @@ impl Model {
 
 /// The refusal of a model that is not loaded.
 pub fn unknown_model(name: &str, loaded: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("model `{name}` is not loaded; `{loaded}` is, also as `default`")).at("model")
+    Error::new(ErrorKind::ModelNotFound, format!("model `{name}` is not loaded; `{loaded}` is, also as `default`")).at("model")
 }

@@ -19,6 +19,7 @@ use skip_kernels::cuda::qualify::Needs;
 use skip_kernels::sampling::Sampled;
 use skip_kernels::{BackendInfo, KernelError, KvFormat, ScaleTable};
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -131,8 +132,12 @@ fn model(engine: EngineHandle) -> Model {
 }
 
 /// A configuration with nothing but a model and a socket.
-pub fn config(socket: &std::path::Path) -> Config {
-    let settings = Settings {
+pub fn config(socket: &Path) -> Config {
+    Config::check(settings(socket)).expect("a valid configuration")
+}
+
+fn settings(socket: &Path) -> Settings {
+    Settings {
         model: Some("/nowhere/alphabet".into()),
         bus: Some("none".into()),
         socket: Some(socket.to_owned()),
@@ -140,13 +145,23 @@ pub fn config(socket: &std::path::Path) -> Config {
         max_body_mib: Some(1),
         max_connections: Some(8),
         ..Settings::default()
-    };
-    Config::check(settings).expect("a valid configuration")
+    }
 }
 
 /// A daemon that serves the alphabet.
 pub async fn daemon(step: Duration) -> Arc<Daemon> {
-    let daemon = Arc::new(Daemon::new(config(std::path::Path::new("/nowhere/socket")), Instant::now()));
+    serve(config(Path::new("/nowhere/socket")), step).await
+}
+
+/// The same with settings changed, and steps of no length.
+pub async fn daemon_of(change: impl FnOnce(&mut Settings)) -> Arc<Daemon> {
+    let mut settings = settings(Path::new("/nowhere/socket"));
+    change(&mut settings);
+    serve(Config::check(settings).expect("a valid configuration"), Duration::ZERO).await
+}
+
+async fn serve(config: Config, step: Duration) -> Arc<Daemon> {
+    let daemon = Arc::new(Daemon::new(config, Instant::now()));
     let model = alphabet(step);
     tokio::spawn(crate::load::run(daemon.clone(), move |_| Ok::<_, LoadError>(model)));
     let mut stages = daemon.life.watch();

@@ -46,6 +46,7 @@ try:
     raise AssertionError("an unknown model was accepted")
 except openai.NotFoundError as error:
     assert "gpt-9" in error.message, error
+    assert (error.code, error.param) == ("model_not_found", "model"), error
 try:
     client.chat.completions.create(model="default", messages=question, max_tokens="many")
     raise AssertionError("a wrong type was accepted")

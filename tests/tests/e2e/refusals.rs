@@ -79,18 +79,21 @@ fn a_wrong_type_or_value_names_its_field() {
         ("stop", json!("")),
         ("stream", json!("yes")),
         ("logprobs", json!(1000)),
-        ("skipd", json!({"priority": "urgent"})),
-        ("skipd", json!({"colour": 1})),
+        ("skipd.priority", json!("urgent")),
+        ("skipd.priority", json!(1)),
+        ("skipd.deadline_ms", json!("soon")),
+        ("skipd.prefix_reuse", json!("no")),
+        ("skipd.tables.prefill", json!(true)),
+        ("skipd.colour", json!(1)),
+        ("stream_options.include_usage", json!("yes")),
     ] {
         let mut body = completion("a", 2);
-        body[field] = value;
-        let error = refused(TEXT, body.to_string(), 400, "invalid_request", None);
-        let named = error["param"].as_str().unwrap_or_default();
-        assert!(named.starts_with(field), "{field}: {error}");
+        *field.split('.').fold(&mut body, |object, name| &mut object[name]) = value;
+        refused(TEXT, body.to_string(), 400, "invalid_request", Some(field));
     }
     refused(CHAT, json!({"messages": "hi"}).to_string(), 400, "invalid_request", Some("messages"));
-    refused(CHAT, json!({"messages": [{"content": "hi"}]}).to_string(), 400, "invalid_request", Some("messages"));
-    refused(CHAT, json!({"messages": [{"role": "user", "content": 3}]}).to_string(), 400, "invalid_request", Some("messages"));
+    refused(CHAT, json!({"messages": [{"content": "hi"}]}).to_string(), 400, "invalid_request", Some("messages[0].role"));
+    refused(CHAT, json!({"messages": [{"role": "user", "content": 3}]}).to_string(), 400, "invalid_request", Some("messages[0].content"));
 }
 
 #[test]
@@ -106,12 +109,14 @@ fn what_would_change_the_output_is_refused_not_ignored() {
         body[field] = value;
         refused(CHAT, body.to_string(), 400, "unsupported_parameter", Some(field));
     }
+    let call = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [{"id": "1"}]}]);
+    refused(CHAT, json!({"messages": call}).to_string(), 400, "unsupported_parameter", Some("messages[1].tool_calls"));
     refused(TEXT, r#"{"prompt": "a", "echo": true}"#, 400, "unsupported_parameter", Some("echo"));
 }
 
 #[test]
 fn an_unknown_model_route_or_method_is_named() {
-    refused(TEXT, json!({"prompt": "a", "model": "gpt-9"}).to_string(), 404, "not_found", None);
+    refused(TEXT, json!({"prompt": "a", "model": "gpt-9"}).to_string(), 404, "model_not_found", Some("model"));
     refused("/v1/nothing", "{}", 404, "not_found", None);
     let answer = Daemon::shared().http().get(TEXT).unwrap().expect(405).unwrap();
     assert_eq!(answer["error"]["code"], "method_not_allowed");
@@ -215,7 +220,7 @@ fn the_bus_refuses_with_the_same_words() {
         assert!(rows(wrong).contains("org.skipd.Skipd1.Error.TableRefused"), "{wrong}: {}", rows(wrong));
     }
     assert!(call("org.skipd.Skipd1.Manager", &["Generate", "sa{sv}", "a", "1", "model", "s", "gpt-9"]).contains("gpt-9"));
-    assert!(gdbus(&["org.skipd.Skipd1.Manager.Generate", "a", "{'model': <'gpt-9'>}"]).contains("org.skipd.Skipd1.Error.NotFound"));
+    assert!(gdbus(&["org.skipd.Skipd1.Manager.Generate", "a", "{'model': <'gpt-9'>}"]).contains("org.skipd.Skipd1.Error.ModelNotFound"));
     // Arguments of other types are turned away before any code of ours runs.
     call("org.skipd.Skipd1.Manager", &["Tokenize", "u", "3"]);
     call("org.skipd.Skipd1.Manager", &["Generate", "ua{sv}", "3", "0"]);

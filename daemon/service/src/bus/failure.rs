@@ -18,7 +18,11 @@ pub struct Failure {
 }
 
 impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
+    fn from(mut error: Error) -> Self {
+        // On the bus skipd's own options lie beside the others.
+        if let Some(flat) = error.param.as_deref().and_then(|param| param.strip_prefix("skipd.")) {
+            error.param = Some(flat.to_owned());
+        }
         Self { name: error.kind.dbus_name(), words: error.to_string(), error, detailed: false }
     }
 }
@@ -64,6 +68,13 @@ impl zbus::DBusError for Failure {
 mod tests {
     use super::*;
     use zbus::DBusError;
+
+    #[test]
+    fn a_field_is_named_as_the_caller_wrote_it() {
+        let failure = Failure::from(Error::invalid("skipd.priority", "unknown"));
+        assert_eq!(failure.description(), Some("priority: unknown"));
+        assert_eq!(Failure::from(Error::invalid("top_p", "unknown")).description(), Some("top_p: unknown"));
+    }
 
     #[test]
     fn every_kind_has_a_valid_name() {

@@ -137,11 +137,8 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
     ) -> Result<(OwnedObjectPath, OwnedFd), Failure> {
         let input = async move {
-            let messages: Vec<ChatMessage> = serde_json::from_str(&messages_json).map_err(|e| Error::invalid("messages", e.to_string()))?;
-            if messages.is_empty() {
-                return Err(Error::invalid("messages", "must hold at least one message"));
-            }
-            Ok(Input::Chat(messages))
+            let messages = serde_json::from_str(&messages_json).map_err(|e| Error::invalid("messages", e.to_string()))?;
+            Ok(Input::Chat(ChatMessage::list(messages)?))
         };
         self.start(connection, &header, options, input).await
     }

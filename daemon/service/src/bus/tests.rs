@@ -190,11 +190,12 @@ async fn wrong_requests_are_typed_errors_and_leave_nothing_behind() {
         ("hi", with("max_tokens", Variant::new(9999)), ErrorKind::ContextOverflow),
         ("hi", with("max_tokens", Variant::new("many")), ErrorKind::InvalidRequest),
         ("hi", with("colour", Variant::new("red")), ErrorKind::InvalidRequest),
-        ("hi", with("model", Variant::new("other")), ErrorKind::NotFound),
+        ("hi", with("model", Variant::new("other")), ErrorKind::ModelNotFound),
         ("hi", with("handle_token", Variant::new("a/b")), ErrorKind::InvalidRequest),
         ("hi", with("handle_token", Variant::new(1)), ErrorKind::InvalidRequest),
         ("hi", with("error_details", Variant::new(1)), ErrorKind::InvalidRequest),
         ("hi", with("temperature", Variant::new(f64::NAN)), ErrorKind::InvalidRequest),
+        ("hi", with("priority", Variant::new("urgent")), ErrorKind::InvalidRequest),
     ] {
         let error = call(&client, MANAGER_INTERFACE, "Generate", &(prompt, options)).await.unwrap_err();
         assert_eq!(kind(&error), expected, "{error}");

@@ -164,6 +164,8 @@ pub struct Config {
     pub max_connections: usize,
     /// The group whose members may generate.
     pub group: String,
+    /// The group whose members may claim control priority; None: administrators alone.
+    pub control_group: Option<String>,
     /// Default log filter.
     pub log: String,
 }
@@ -253,6 +255,7 @@ impl Config {
             max_body: at_least_one("--max-body-mib", settings.max_body_mib)?.unwrap_or(32).saturating_mul(1 << 20),
             max_connections: at_least_one("--max-connections", settings.max_connections)?.unwrap_or(128),
             group: settings.group.unwrap_or_else(|| "skipd".into()),
+            control_group: settings.control_group,
             log: settings.log.unwrap_or_else(|| "info".into()),
             model,
         })

@@ -89,6 +89,9 @@ pub struct Settings {
     /// Members of this group may generate [default: skipd]
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
+    /// Members of this group may claim control priority [default: administrators alone]
+    #[arg(long, value_name = "NAME")]
+    pub control_group: Option<String>,
     /// Log filter as RUST_LOG spells it, which wins over it [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -101,6 +104,6 @@ impl Settings {
             ($($field:ident)*) => { Settings { $($field: self.$field.or(below.$field)),* } };
         }
         overlay!(model model_name backend qualify bus socket kv kv_shadow threads precision chunk kv_tokens queue max_running
-                 default_max_tokens state_dir tables on_drift drain_seconds max_body_mib max_connections group log)
+                 default_max_tokens state_dir tables on_drift drain_seconds max_body_mib max_connections group control_group log)
     }
 }

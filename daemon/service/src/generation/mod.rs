@@ -13,7 +13,7 @@ use crate::peer::{Peer, Right};
 use crate::state::Daemon;
 use plan::Plan;
 use skip_client::Error;
-use skip_client::protocol::{ChatMessage, GenerationOptions, Prompt};
+use skip_client::protocol::{ChatMessage, GenerationOptions, Priority, Prompt, unsupported};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,8 +48,16 @@ pub async fn start(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask) -> Result<Runnin
 
 async fn submit(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask, arrived: Instant) -> Result<Running, Error> {
     daemon.authority.check(peer, Right::Generate)?;
-    if ask.options.skipd.as_ref().is_some_and(|own| own.tables.is_some()) {
-        daemon.authority.check(peer, Right::Control).map_err(|e| e.at("skipd.tables"))?;
+    if let Some(own) = &ask.options.skipd {
+        if own.tables.is_some() {
+            daemon.authority.check(peer, Right::Control).map_err(|e| e.at("skipd.tables"))?;
+        }
+        if own.priority == Some(Priority::Control) {
+            daemon.authority.check(peer, Right::ControlPriority).map_err(|e| e.at("skipd.priority"))?;
+        }
+    }
+    if let Input::Chat(messages) = &ask.input {
+        unsupported::check_messages(messages)?;
     }
     let model = daemon.ready_model()?;
     model.check_name(ask.model.as_deref())?;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{daemon, myself};
+use crate::testing::{daemon, daemon_of, myself};
 use serde_json::json;
 use skip_client::ErrorKind;
 use skip_client::protocol::{CompletionRequest, FinishReason};
@@ -97,7 +97,7 @@ async fn what_cannot_be_served_is_refused_before_it_costs_anything() {
         (json!({"prompt": ""}), ErrorKind::InvalidRequest, Some("prompt")),
         (json!({"prompt": []}), ErrorKind::InvalidRequest, Some("prompt")),
         (json!({"prompt": [1, 256]}), ErrorKind::InvalidRequest, Some("prompt")),
-        (json!({"prompt": "x", "model": "gpt-4"}), ErrorKind::NotFound, Some("model")),
+        (json!({"prompt": "x", "model": "gpt-4"}), ErrorKind::ModelNotFound, Some("model")),
         (json!({"prompt": long}), ErrorKind::ContextOverflow, None),
         (json!({"prompt": "x", "max_tokens": 4096}), ErrorKind::ContextOverflow, None),
         (json!({"prompt": "x", "stop": "s".repeat(2000)}), ErrorKind::InvalidRequest, Some("stop")),
@@ -126,11 +126,44 @@ async fn a_full_queue_is_busy_at_once() {
 }
 
 #[tokio::test]
-async fn outsiders_are_refused_and_members_may_not_override_tables() {
+async fn outsiders_are_refused() {
     let daemon = daemon(Duration::ZERO).await;
     let outsider = Peer { uid: 4_000_000, groups: vec![] };
     let Err(error) = start(&daemon, &outsider, ask(json!({"prompt": "x"}))).await else { panic!("accepted") };
     assert_eq!(error.kind, ErrorKind::AccessDenied);
+}
+
+/// The group `root` stands in for one of members: it is there on every system, and uid 4,000,000 in it is no administrator.
+#[tokio::test]
+async fn members_may_neither_override_tables_nor_claim_control_priority() {
+    let daemon = daemon_of(|settings| settings.group = Some("root".into())).await;
+    let member = Peer { uid: 4_000_000, groups: vec![0] };
+    for (own, param) in [(json!({"tables": {"prefill": "none"}}), "skipd.tables"), (json!({"priority": "control"}), "skipd.priority")] {
+        let Err(error) = start(&daemon, &member, ask(json!({"prompt": "x", "skipd": own}))).await else { panic!("accepted: {param}") };
+        assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::AccessDenied, Some(param)));
+        assert!(start(&daemon, &myself(), ask(json!({"prompt": "x", "max_tokens": 1, "skipd": own}))).await.is_ok(), "{param}");
+    }
+    for priority in ["interactive", "background"] {
+        let asked = ask(json!({"prompt": "x", "max_tokens": 1, "skipd": {"priority": priority}}));
+        assert!(start(&daemon, &member, asked).await.is_ok(), "{priority}");
+    }
+}
+
+#[tokio::test]
+async fn members_of_the_control_group_may_claim_control_priority() {
+    let daemon = daemon_of(|settings| (settings.group, settings.control_group) = (Some("root".into()), Some("root".into()))).await;
+    let member = Peer { uid: 4_000_000, groups: vec![0] };
+    let asked = ask(json!({"prompt": "x", "max_tokens": 1, "skipd": {"priority": "control"}}));
+    assert!(start(&daemon, &member, asked).await.is_ok());
+}
+
+#[tokio::test]
+async fn calls_in_a_message_are_refused_whatever_they_came_in_by() {
+    let daemon = daemon(Duration::ZERO).await;
+    let messages = ChatMessage::list(json!([{"role": "assistant", "tool_calls": [{"id": "1"}]}])).unwrap();
+    let asked = Ask { input: Input::Chat(messages), ..ask(json!({"prompt": "x"})) };
+    let Err(error) = start(&daemon, &myself(), asked).await else { panic!("accepted") };
+    assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some("messages[0].tool_calls")));
 }
 
 #[tokio::test]

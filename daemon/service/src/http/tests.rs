@@ -117,7 +117,7 @@ async fn refusals_name_the_field_in_openais_shape() {
         (chat(json!({"n": 2})), 400, "unsupported_parameter", "n"),
         (chat(json!({"tools": [{}]})), 400, "unsupported_parameter", "tools"),
         (chat(json!({"temperature": "hot"})), 400, "invalid_request", "temperature"),
-        (chat(json!({"model": "gpt-4"})), 404, "not_found", "model"),
+        (chat(json!({"model": "gpt-4"})), 404, "model_not_found", "model"),
         ((CHAT, json!({"messages": []})), 400, "invalid_request", "messages"),
         ((TEXT, json!({"prompt": ""})), 400, "invalid_request", "prompt"),
         ((TEXT, json!({"prompt": "x", "echo": true})), 400, "unsupported_parameter", "echo"),

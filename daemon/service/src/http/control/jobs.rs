@@ -6,7 +6,6 @@ use crate::jobs;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use skip_client::protocol::StartJob;
-use skip_client::{Error, ErrorKind};
 
 /// `GET /skipd/v1/jobs`.
 pub async fn list(State(daemon): Shared) -> Reply {
@@ -22,7 +21,7 @@ pub async fn show(State(daemon): Shared, Path(id): Path<String>) -> Reply {
 pub async fn start(State(daemon): Shared, request: Request) -> Reply {
     check_control(&daemon, &request)?;
     let body = body::read(request.into_body(), daemon.config.max_body).await?;
-    let wanted: StartJob = serde_json::from_slice(&body).map_err(|e| Error::new(ErrorKind::InvalidRequest, e.to_string()))?;
+    let wanted = StartJob::from_json(&body)?;
     Ok(reply::json(StatusCode::OK, &jobs::start(&daemon, &wanted.kind, &wanted.options)?.status()))
 }
 

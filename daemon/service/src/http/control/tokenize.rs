@@ -12,7 +12,7 @@ use skip_client::{Error, ErrorKind};
 pub async fn post(State(daemon): Shared, request: Request) -> Reply {
     daemon.authority.check(&*peer(&request)?, Right::Generate)?;
     let body = body::read(request.into_body(), daemon.config.max_body).await?;
-    let wanted: TokenizeRequest = serde_json::from_slice(&body).map_err(|e| Error::new(ErrorKind::InvalidRequest, e.to_string()))?;
+    let wanted = TokenizeRequest::from_json(&body)?;
     let text = daemon.ready_model()?.text.clone();
     let tokens = tokio::task::spawn_blocking(move || text.encode(&wanted.text))
         .await
