@@ -20,6 +20,9 @@ const MAX_TEMPLATE: usize = 256 << 10;
 /// Longest file that may hold one: tokenizer_config.json lists added tokens too.
 const MAX_FILE: u64 = 16 << 20;
 const NAME: &str = "chat_template";
+const FILE: &str = "chat_template.jinja";
+/// Where older checkpoints have it.
+const CONFIG: &str = "tokenizer_config.json";
 
 /// Why a template could not be opened or rendered.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +72,7 @@ pub enum TemplateError {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     specials: Map<String, Json>,
+    file: &'static str,
 }
 
 /// What a conversation is rendered with besides its messages.
@@ -89,7 +93,7 @@ impl ChatTemplate {
     /// # Errors
     /// A file is unreadable, malformed or too large, or the template does not compile.
     pub fn open(dir: &Path) -> Result<Option<Self>, TemplateError> {
-        let path = dir.join("tokenizer_config.json");
+        let path = dir.join(CONFIG);
         let config = match read(&path)? {
             None => Map::new(),
             Some(bytes) => match serde_json::from_slice(&bytes) {
@@ -98,12 +102,21 @@ impl ChatTemplate {
                 Err(e) => return Err(TemplateError::Malformed { path, detail: e.to_string() }),
             },
         };
-        let file = dir.join("chat_template.jinja");
-        let source = match read(&file)? {
-            Some(bytes) => Some(String::from_utf8(bytes).map_err(|_| TemplateError::Malformed { path: file, detail: "not UTF-8".into() })?),
-            None => template_of(&config).map_err(|detail| TemplateError::Malformed { path, detail })?,
+        let own = dir.join(FILE);
+        let (file, source) = match read(&own)? {
+            Some(bytes) => {
+                let source = String::from_utf8(bytes).map_err(|_| TemplateError::Malformed { path: own, detail: "not UTF-8".into() })?;
+                (FILE, Some(source))
+            }
+            None => (CONFIG, template_of(&config).map_err(|detail| TemplateError::Malformed { path, detail })?),
         };
-        source.map(|source| Self::compile(source, special_tokens(&config))).transpose()
+        let Some(source) = source else { return Ok(None) };
+        Ok(Some(Self { file, ..Self::compile(source, special_tokens(&config))? }))
+    }
+
+    /// The file it came from.
+    pub fn file(&self) -> &'static str {
+        self.file
     }
 
     /// Compiles a template; `specials` are variables such as `bos_token`.
@@ -117,7 +130,7 @@ impl ChatTemplate {
         let mut environment = environment::new();
         let source = environment::without_generation_marks(&source);
         room::run(|| environment.add_template_owned(NAME, source))?.map_err(|e| TemplateError::Syntax(first_line(&e)))?;
-        Ok(Self { environment, specials })
+        Ok(Self { environment, specials, file: FILE })
     }
 
     /// Renders a conversation. Each message is an object with `role` and `content` (a string, null, or a list of text parts), and

@@ -18,6 +18,7 @@ pub mod model;
 pub mod peer;
 pub mod process;
 pub mod qualify;
+pub mod renderer;
 pub mod socket;
 pub mod state;
 pub mod status;

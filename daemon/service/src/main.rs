@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use skipd::config::{Cli, Config};
-use skipd::{model, process, qualify};
+use skipd::{model, process, qualify, renderer};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,6 +12,9 @@ fn main() -> ExitCode {
     let started = Instant::now();
     if std::env::args_os().nth(1).is_some_and(|first| first == qualify::CHILD_FLAG) {
         return qualify::child_main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == renderer::FLAG) {
+        return renderer::child_main(std::env::args_os().skip(2));
     }
     let config = match Config::load(Cli::parse()) {
         Ok(config) => config,

@@ -1,9 +1,9 @@
 //! What the service needs of a tokenizer and a chat template, so that tests can do with bytes.
 
+use crate::renderer::{RenderError, Renderer};
 use skip_client::protocol::ChatMessage;
 use skip_client::{Error, ErrorKind};
 use skip_engine::detokenize::TokenText;
-use skip_engine::template::{ChatTemplate, RenderOptions, TemplateError};
 use skip_engine::tokenizer::Tokenizer;
 use std::borrow::Cow;
 use std::path::Path;
@@ -20,13 +20,13 @@ pub trait TextModel: TokenText {
 /// The tokenizer and template of a checkpoint's folder whose embedding has `vocab` rows; the error names the file.
 pub fn open(dir: &Path, vocab: usize) -> Result<Arc<dyn TextModel>, String> {
     let tokenizer = Tokenizer::open(dir, vocab).map_err(|e| e.to_string())?;
-    let template = ChatTemplate::open(dir).map_err(|e| e.to_string())?;
+    let template = Renderer::open(dir).map_err(|e| e.to_string())?;
     Ok(Arc::new(FolderText { tokenizer, template }))
 }
 
 struct FolderText {
     tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
+    template: Option<Renderer>,
 }
 
 impl FolderText {
@@ -45,8 +45,7 @@ impl TextModel for FolderText {
             return Err(Error::new(ErrorKind::Unsupported, "the model has no chat template: use text completions").at("messages"));
         };
         let messages: Vec<_> = messages.iter().map(template_message).collect();
-        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        let text = template.render(&messages, &options).map_err(refusal)?;
+        let text = template.render(&messages).map_err(refusal)?;
         // The template has written the special tokens itself.
         self.ids(&text, false)
     }
@@ -71,10 +70,13 @@ fn template_message(message: &ChatMessage) -> serde_json::Value {
     fields.into()
 }
 
-fn refusal(error: TemplateError) -> Error {
-    let param = match &error {
-        TemplateError::Message { index, field, .. } => format!("messages[{index}].{field}"),
-        _ => "messages".to_owned(),
-    };
-    Error::new(ErrorKind::InvalidRequest, error.to_string()).at(param)
+fn refusal(error: RenderError) -> Error {
+    match error {
+        RenderError::Refused { param, message } => Error::invalid(param, message),
+        RenderError::TooMuch { .. } => {
+            tracing::warn!(%error, "a conversation was not rendered");
+            Error::invalid("messages", error.to_string())
+        }
+        RenderError::Template(_) | RenderError::Process(_) => Error::new(ErrorKind::Internal, error.to_string()),
+    }
 }
