@@ -140,7 +140,7 @@ pub struct Qualification {
     pub capability: String,
     /// The driver's CUDA version.
     pub driver: String,
-    /// SHA-256 over the kernel files for it.
+    /// SHA-256 over the kernel files for it, with what else decides what is tried: the program's version, query heads a KV head.
     pub kernel_files: String,
     /// The kernels that were tried.
     pub kernels: Vec<KernelVerdict>,

@@ -1,10 +1,9 @@
 //! Faults of the device while serving, remembered over restarts: after a few in short order the daemon serves with what it can rely on, first
 //! with portable kernels alone, and after as many faults with those without the device.
 
+use crate::files;
 use serde::{Deserialize, Serialize};
 use skip_tables::replace_file;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -77,15 +76,14 @@ impl Faults {
     /// Those of a state folder; a file that cannot be read or understood counts as none.
     pub fn read(state_dir: &Path) -> Self {
         let path = path(state_dir);
-        let mut bytes = Vec::new();
-        match File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)) {
-            Ok(_) => {}
+        let bytes = match files::read(&path, MAX_BYTES) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Self::default(),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "faults of earlier runs cannot be read");
                 return Self::default();
             }
-        }
+        };
         match serde_json::from_slice::<Self>(&bytes) {
             Ok(faults) if faults.version == VERSION => faults,
             _ => {
@@ -110,7 +108,11 @@ impl Faults {
 
     fn add(&mut self, now: SystemTime, with: Rung, reason: &str) {
         let unix_ms = now.duration_since(UNIX_EPOCH).map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
-        self.faults.push(Fault { unix_ms, reason: reason.chars().take(MAX_REASON).collect(), with });
+        self.faults.push(Fault {
+            unix_ms,
+            reason: reason.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REASON).collect(),
+            with,
+        });
         self.faults.drain(..self.faults.len().saturating_sub(KEPT));
     }
 

@@ -8,6 +8,7 @@ mod device;
 mod fallback;
 mod faults;
 mod faulty;
+mod files;
 pub mod generation;
 pub mod http;
 pub mod jobs;

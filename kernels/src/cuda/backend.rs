@@ -224,6 +224,7 @@ impl CudaBackend {
 impl Drop for CudaBackend {
     /// Steps may still be under way, and the memory they use goes with the fields.
     fn drop(&mut self) {
+        let _ = self.graphs.begin(&self.device, None);
         // A device that is gone has nothing under way.
         let _ = self.device.synchronize();
     }
@@ -305,6 +306,8 @@ impl Backend for CudaBackend {
     }
 
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError> {
+        // A recording that was given up would take the copy for a part of it.
+        self.graphs.begin(&self.device, None)?;
         let place = usize::from(slot.0);
         ensure(place < TABLE_SLOTS, || format!("table slot {place} of {TABLE_SLOTS}"))?;
         if place >= self.tables.len() {

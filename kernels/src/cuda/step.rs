@@ -14,7 +14,7 @@ use bytemuck::Pod;
 use skip_tables::{Phase, ScaleTable};
 
 /// Table slots in device memory, and behind them as many places for the rows in force of tables too long for a slot.
-pub(super) const TABLE_SLOTS: usize = 256;
+pub(super) const TABLE_SLOTS: usize = 2048;
 
 /// Most rows of a decode step that is recorded; also the padded sizes there are.
 pub(super) const BUCKETS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -213,8 +213,10 @@ impl StepBlock {
         }
         let bytes = (2 * bytes).next_power_of_two();
         device.synchronize()?;
-        self.block = DeviceBuffer::zeroed(device, bytes, "the step's inputs")?;
-        self.staging = [Pinned::new(device, bytes)?, Pinned::new(device, bytes)?];
+        // All of it or none: what is recorded names the block that is there.
+        let block = DeviceBuffer::zeroed(device, bytes, "the step's inputs")?;
+        let staging = [Pinned::new(device, bytes)?, Pinned::new(device, bytes)?];
+        (self.block, self.staging) = (block, staging);
         Ok(true)
     }
 

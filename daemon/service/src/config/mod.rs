@@ -16,6 +16,8 @@ pub const SYSTEM_SOCKET: &str = "/run/skipd/skipd.sock";
 pub const SYSTEM_CONFIG: &str = "/etc/skipd/skipd.toml";
 /// The administrator's own tables.
 pub const SYSTEM_TABLES: &str = "/etc/skipd/tables.json";
+/// Most requests at once: each may have two tables in device memory, in three classes.
+const MAX_RUNNING: usize = 256;
 
 /// Why the configuration cannot be used; each message names the key or file.
 #[derive(Debug, thiserror::Error)]
@@ -246,7 +248,7 @@ impl Config {
             chunk: at_least_one("--chunk", settings.chunk)?,
             kv_tokens: at_least_one("--kv-tokens", settings.kv_tokens)?,
             queue: at_least_one("--queue", settings.queue)?.unwrap_or(64),
-            max_running: at_least_one("--max-running", settings.max_running)?,
+            max_running: at_most("--max-running", at_least_one("--max-running", settings.max_running)?, MAX_RUNNING)?,
             default_max_tokens: at_least_one("--default-max-tokens", settings.default_max_tokens.map(|n| n as usize))?.unwrap_or(1024)
                 as u32,
             state_dir: settings.state_dir.unwrap_or_else(default_state_dir),
@@ -302,6 +304,10 @@ fn at_least_one(key: &'static str, value: Option<usize>) -> Result<Option<usize>
         Some(n) if n > u32::MAX as usize => Err(invalid(key, "is too large")),
         other => Ok(other),
     }
+}
+
+fn at_most(key: &'static str, value: Option<usize>, most: usize) -> Result<Option<usize>, ConfigError> {
+    if value.is_some_and(|n| n > most) { Err(invalid(key, &format!("must be at most {most}"))) } else { Ok(value) }
 }
 
 fn seconds(key: &'static str, value: Option<f64>, default: f64) -> Result<Duration, ConfigError> {

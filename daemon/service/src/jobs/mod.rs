@@ -2,6 +2,7 @@
 
 mod qualify;
 
+use crate::lifecycle::Stage;
 use crate::state::Daemon;
 use serde_json::{Map, Value};
 use skip_client::protocol::{JobList, JobState, JobStatus};
@@ -112,10 +113,13 @@ pub fn start(daemon: &Arc<Daemon>, kind: &str, options: &Map<String, Value>) -> 
         return Err(Error::new(ErrorKind::Unsupported, format!("{kind} is not built yet")).at("kind"));
     }
     if kind != "qualify" {
-        return Err(Error::invalid("kind", format!("no job {kind:?}: qualify is")));
+        return Err(Error::invalid("kind", "no such job: qualify is"));
     }
     if let Some(option) = options.keys().next() {
         return Err(Error::invalid(option.clone(), "qualify has no options"));
+    }
+    if let Stage::Draining = daemon.life.stage() {
+        return Err(Error::new(ErrorKind::NotReady, "the daemon is draining and starts no jobs"));
     }
     let work = qualify::Work::of(daemon)?;
     let job = daemon.jobs.add(kind)?;

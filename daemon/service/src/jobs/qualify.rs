@@ -1,6 +1,7 @@
 //! `qualify`: tries the kernels of the loaded checkpoint again, whatever is known of them. What runs is not changed; the next start goes by it.
 
 use super::Job;
+use crate::lifecycle::Stage;
 use crate::qualify::{self, QualifyError, Request};
 use crate::state::Daemon;
 use serde_json::Value;
@@ -34,7 +35,7 @@ impl Work {
             probe: &probe,
             needs: self.needs,
             progress: &mut |at| job.advance(format!("trying {}", at.kernel), at.done as f64 / at.total.max(1) as f64),
-            cancelled: &|| job.is_cancelled(),
+            cancelled: &|| job.is_cancelled() || daemon.life.stage() == Stage::Draining,
         });
         let found = found.map_err(|error| match error {
             QualifyError::Cancelled => Error::new(ErrorKind::Cancelled, error.to_string()),

@@ -1,12 +1,11 @@
 //! The manifest beside the kernel files, as tools/build-kernels writes it: where there is one, the files must be those it lists.
 
 use super::QualifyError;
+use crate::files;
 use serde::Deserialize;
 use skip_kernels::cuda::qualify::{KernelFile, kernel_files};
 use skip_kernels::cuda::{CudaOptions, Probe};
 use skip_tables::Digest;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// Largest manifest that is read.
@@ -37,12 +36,11 @@ pub fn digest(options: &CudaOptions, probe: &Probe) -> Result<String, QualifyErr
 fn check(folder: &Path, files: &[KernelFile]) -> Result<(), String> {
     let path = folder.join("manifest.json");
     let failed = |what: &str| format!("{}: {what}", path.display());
-    let mut bytes = Vec::new();
-    match File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)) {
-        Ok(_) => {}
+    let bytes = match files::read(&path, MAX_BYTES) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(&error.to_string())),
-    }
+    };
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|error| failed(&error.to_string()))?;
     for file in files {
         match manifest.cubins.iter().find(|entry| entry.file == file.name) {

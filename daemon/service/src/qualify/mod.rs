@@ -18,6 +18,7 @@ use record::Record;
 use skip_client::protocol::{KernelVerdict, Qualification};
 use skip_kernels::cuda::qualify::{Case, Needs, Role};
 use skip_kernels::cuda::{CudaOptions, Probe, Unusable};
+use skip_tables::Digest;
 use std::path::Path;
 
 /// Where a trial stands: the kernel that is being tried, and how many of how many are done.
@@ -76,7 +77,7 @@ fn sentence(refused: &[KernelVerdict]) -> String {
     const NAMED: usize = 3;
     let named: Vec<String> = refused.iter().take(NAMED).map(words).collect();
     let more = if refused.len() > NAMED { format!(", and {} more", refused.len() - NAMED) } else { String::new() };
-    format!("kernels refused by qualification: {}{more}", named.join(", "))
+    format!("kernels refused by qualification (--qualify always tries them again): {}{more}", named.join(", "))
 }
 
 /// What is to be tried, where, and who is told.
@@ -132,7 +133,8 @@ fn qualify(child: &Child, request: Request<'_>, wanted: &[String], anew: bool) -
         uuid: probe.uuid.clone(),
         capability: format!("{}.{}", probe.capability.0, probe.capability.1),
         driver: format!("{}.{}", probe.driver / 1000, probe.driver % 1000 / 10),
-        kernel_files: digest(options, probe)?,
+        kernel_files: Digest::of(format!("{} {} {}", digest(options, probe)?, env!("CARGO_PKG_VERSION"), needs.group).as_bytes())
+            .to_string(),
         kernels: Vec::new(),
     };
     let mut record = Record::read(state_dir);

@@ -6,7 +6,7 @@ use skip_client::protocol::{KernelVerdict, Verdict};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Longest report that is read.
 const MAX_LINE: u64 = 64 << 10;
+/// How long a process that is not wanted any more is waited for.
+const LAST: Duration = Duration::from_secs(1);
 /// Between two looks at whether the trial is still wanted.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -95,6 +97,11 @@ impl Trying<'_> {
             let mut at = None;
             let end = self.follow(&mut running, &mut left, &mut at, &mut verdicts)?;
             let ended = running.end(self.limits.end);
+            if let (End::Faulted(_), Some(signal)) = (&end, ended.and_then(from_outside)) {
+                return Err(TryError::Process(format!(
+                    "signal {signal} ended the process that tries them, which says nothing of a kernel"
+                )));
+            }
             let (verdict, reason) = match end {
                 End::Complete => continue,
                 End::Faulted(words) => {
@@ -185,7 +192,8 @@ impl Running {
     fn start(child: &Child, job: &Job) -> Result<Self, TryError> {
         let failed = |error: std::io::Error| TryError::Process(error.to_string());
         let mut command = Command::new(&child.program);
-        command.args(&child.args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A group of its own: what a terminal sends to the daemon's is not meant for it.
+        command.args(&child.args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut process = command.env_remove("NOTIFY_SOCKET").spawn().map_err(failed)?;
         let mut line = serde_json::to_vec(job).map_err(|error| failed(error.into()))?;
         line.push(b'\n');
@@ -237,10 +245,20 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both only fail for one that has ended.
+        // It can only fail for one that has ended.
         let _ = self.process.kill();
-        let _ = self.process.try_wait();
+        let deadline = Instant::now() + LAST;
+        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
+}
+
+/// The signal, where it is one that a kernel does not cause: an administrator's, a service manager's, or the kernel's for lack of memory.
+fn from_outside(status: ExitStatus) -> Option<i32> {
+    use rustix::process::Signal;
+    let outside = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::KILL];
+    status.signal().filter(|&signal| outside.iter().any(|s| s.as_raw() == signal))
 }
 
 fn status_words(status: ExitStatus) -> String {

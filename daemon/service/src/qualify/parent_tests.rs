@@ -77,6 +77,14 @@ fn a_child_that_dies_or_hangs_costs_the_kernel_it_was_at_and_no_other() {
 }
 
 #[test]
+fn a_signal_from_outside_says_nothing_of_a_kernel() {
+    for signal in ["TERM", "INT", "KILL"] {
+        let ended = try_all(&child(&format!("begun; case $k in b) kill -{signal} $$;; *) right;; esac")), &["a", "b", "c"]);
+        assert!(matches!(&ended, Err(TryError::Process(why)) if why.contains("says nothing")), "{signal}: {ended:?}");
+    }
+}
+
+#[test]
 fn a_fault_that_the_child_reports_is_taken_over_and_the_rest_goes_to_another() {
     let fault = r#"say "{\"report\":\"tried\",\"kernel\":\"$k\",\"verdict\":\"faulted\",\"reason\":\"trap\"}"; exec sleep 60"#;
     let verdicts = try_all(&child(&format!("begun; case $k in traps) {fault};; *) right;; esac")), &["traps", "b"]).unwrap();

@@ -1,10 +1,9 @@
 //! What was found of the kernels of each device, as a file: another driver, device or set of kernel files begins anew.
 
+use crate::files;
 use serde::{Deserialize, Serialize};
 use skip_client::protocol::{KernelVerdict, Qualification};
 use skip_tables::replace_file;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The file's form; another one is not read. Times of the first are of other cases.
@@ -36,10 +35,8 @@ impl Record {
     /// The record of a state folder; a file that cannot be read or understood counts as none.
     pub fn read(state_dir: &Path) -> Self {
         let path = path(state_dir);
-        let mut bytes = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-        match read {
-            Ok(_) => Self::parse(&bytes).unwrap_or_else(|reason| {
+        match files::read(&path, MAX_BYTES) {
+            Ok(bytes) => Self::parse(&bytes).unwrap_or_else(|reason| {
                 tracing::warn!(path = %path.display(), reason, "what was found of the kernels is not readable; they are tried again");
                 Self::default()
             }),
