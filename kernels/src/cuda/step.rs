@@ -412,7 +412,7 @@ mod tests {
         };
         assert_eq!(table_place(3, &seq(None), &tables), -1);
         assert_eq!(table_place(3, &seq(Some(0)), &tables), 0);
-        assert_eq!(table_place(3, &seq(Some(1)), &tables), 256 + 3);
+        assert_eq!(table_place(3, &seq(Some(1)), &tables), TABLE_SLOTS as i32 + 3);
     }
 
     #[test]
