@@ -294,7 +294,10 @@ mod tests {
             reason: reason.map(str::to_owned),
         };
         let mut refused = vec![kernel("a", Verdict::Wrong, Some("rows: element 0")), kernel("b", Verdict::Hung, None)];
-        assert_eq!(sentence(&refused), "kernels refused by qualification: a (wrong: rows: element 0), b (hung)");
+        assert_eq!(
+            sentence(&refused),
+            "kernels refused by qualification (--qualify always tries them again): a (wrong: rows: element 0), b (hung)"
+        );
         refused.extend([kernel("c", Verdict::Faulted, None), kernel("d", Verdict::Hung, None)]);
         assert!(sentence(&refused).ends_with("c (faulted), and 1 more"), "{}", sentence(&refused));
     }
