@@ -18,6 +18,8 @@ struct Fake {
     fault: Arc<std::sync::Mutex<Option<Fault>>>,
     /// Steps wait while it is set.
     hold: Arc<AtomicBool>,
+    /// Layers after which the fault comes.
+    fault_after: u64,
     /// Steps under way at most; 0 is 1.
     depth: usize,
     /// What the steps under way gave, or their fault.
@@ -60,7 +62,8 @@ impl StepModel for Fake {
                 std::thread::sleep(self.layer);
             }
         }
-        let fault = self.fault.lock().unwrap().take();
+        let due = self.layers.load(Ordering::Acquire) >= self.fault_after;
+        let fault = if due { self.fault.lock().unwrap().take() } else { None };
         let draw = |s: &SeqStep<'_>| s.sample.map(|_| Sampled { token: (s.start + s.tokens.len()) as u32, ..Sampled::default() });
         let votes = |_| SkipCounters { votes: 1, ..SkipCounters::default() };
         let mut report = StepReport { sampled: seqs.iter().map(draw).collect(), ..StepReport::default() };
@@ -156,20 +159,14 @@ async fn with_a_step_ahead_answers_and_counts_are_the_same() {
 
 #[tokio::test]
 async fn a_step_that_is_refused_ahead_does_not_take_the_token_before_it() {
-    let fake = Fake { depth: 2, ..Fake::default() };
-    let (fault, layers) = (fake.fault.clone(), fake.layers.clone());
-    let hold = fake.hold.clone();
-    hold.store(true, Ordering::Release);
+    // Ten layers a step: the tenth is refused, while the ninth is under way.
+    let fake = Fake { depth: 2, fault_after: 100, ..Fake::default() };
+    *fake.fault.lock().unwrap() = Some(Fault::Invalid);
     let engine = start(fake);
     let generation = engine.submit(request(20, 50)).unwrap();
-    hold.store(false, Ordering::Release);
-    while layers.load(Ordering::Acquire) < 100 {
-        tokio::task::yield_now().await;
-    }
-    *fault.lock().unwrap() = Some(Fault::Invalid);
     let (ids, finished) = collect(generation).await;
-    assert!(matches!(finished.reason, FinishReason::Error | FinishReason::Length), "{finished:?}");
-    assert_eq!(finished.usage.completion_tokens as usize, ids.len());
+    assert_eq!(finished.reason, FinishReason::Error, "{finished:?}");
+    assert_eq!((finished.usage.completion_tokens, ids.len()), (9, 9));
     assert!(ids.iter().enumerate().all(|(i, &id)| id as usize == 20 + i));
 }
 

@@ -543,7 +543,7 @@ proptest! {
                     check_plan(&plan, &requests);
                     rig.now += Duration::from_millis(90);
                 }
-                // Begun, and given up between layers.
+                // Planned, and given up between layers: the loop does not begin it then.
                 Op::Aborted => {
                     let plan = rig.scheduler.plan(rig.now, rig.under_way.back(), &mut rig.events);
                     rig.finish();
