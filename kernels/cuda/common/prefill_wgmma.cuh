@@ -33,12 +33,12 @@ __device__ __forceinline__ void mask_diagonal(float (&s)[64], int row, int lane)
             if (n * 8 + (lane & 3) * 2 + (e & 1) > row + (e >> 1) * 8) s[4 * n + e] = -INFINITY;
 }
 
-// Scores to weights, packed as the A fragments of the product with V, and added to the rows' sums.
-template <typename T>
+// Scores of keys 8 FROM to 8 END - 1 to weights, packed as the A fragments of the product with V, and added to the rows' sums.
+template <typename T, int FROM = 0, int END = 16>
 __device__ __forceinline__ void weigh(const float (&s)[64], uint32_t (&w)[32], const float (&safe)[2], float (&sum)[2], float scale_log2) {
     float part[2][2] = {};
 #pragma unroll
-    for (int n = 0; n < 16; ++n)
+    for (int n = FROM; n < END; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const float x = exp2_approx(fmaf(s[4 * n + 2 * i], scale_log2, -safe[i])), y = exp2_approx(fmaf(s[4 * n + 2 * i + 1], scale_log2, -safe[i]));
@@ -132,11 +132,12 @@ struct HopperRows {
         }
     }
 
-    // Asks for the values of key tile j, weighed, to be added.
+    // Adds the values of keys 16 FROM to 16 END - 1, weighed.
+    template <int FROM = 0, int END = kPage / 16>
     __device__ __forceinline__ void ask_values(int j, int m, const uint32_t (&w)[32]) {
         const uint64_t v = matrix_at(slots + slot(j, true) * S::kTileBytes, kPage * 128);
 #pragma unroll
-        for (int kk = 0; kk < kPage / 16; ++kk) wgmma_values<T>(o[m], w + 4 * kk, v + kk * 16 * 8);
+        for (int kk = FROM; kk < END; ++kk) wgmma_values<T>(o[m], w + 4 * kk, v + kk * 16 * 8);
         wgmma_commit();
     }
 
@@ -211,7 +212,8 @@ struct HopperRows {
         if constexpr (SKIP) record(j, true);
         raise(top, safe);
         uint32_t w[32];
-        weigh<T>(s, w, safe[0], row_sum[0], scale_log2);
+        // In halves: the first is multiplied while the second is weighed.
+        weigh<T, 0, 8>(s, w, safe[0], row_sum[0], scale_log2);
         wait_full(j, true);
         if constexpr (!LAST) {
             wgmma_wait<0>();
@@ -220,7 +222,10 @@ struct HopperRows {
         }
         pin(o[0]);
         wgmma_fence();
-        ask_values(j, 0, w);
+        ask_values<0, 4>(j, 0, w);
+        weigh<T, 8, 16>(s, w, safe[0], row_sum[0], scale_log2);
+        wgmma_fence();
+        ask_values<4, 8>(j, 0, w);
         wgmma_wait<0>();
         pin(o[0]);
         release(j, true);
