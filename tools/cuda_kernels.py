@@ -120,7 +120,7 @@ def decode(kernels, problem, kind):
         like = "dense" if name == "measure" else name
         both = like in ("dense", "guarded")
         warps = 4 if both or problem.d == 256 or not kernels.roomy else 8
-        stage = (RUN // 2 if both and problem.d == 256 else RUN) * problem.d * 2 * (2 if both else 1) + (640 if like in ("gather", "skip") else 0)
+        stage = (RUN * 128 // problem.d if both else RUN) * problem.d * 2 * (2 if both else 1) + (640 if like in ("gather", "skip") else 0)
         room = 136 << 10 if not kernels.roomy else 207 << 10 if like == "skip" else 192 << 10
         shared = min(room // (warps * stage), 8) * stage * warps
         function = kernels.find(f"attn_decode_bf16_d{problem.d}_{name}", shared)

@@ -46,8 +46,9 @@ SKIP_BOTH constexpr bool decode_reads_both(Decode kernel) { return kernel == Dec
 // Where a run is half as much to load, one warp a scheduler is too slow for it.
 SKIP_BOTH constexpr int decode_warps(Decode kernel, int d, bool roomy) { return decode_reads_both(kernel) || d == 256 || !roomy ? 4 : 8; }
 SKIP_BOTH constexpr int decode_threads(Decode kernel, int d, bool roomy) { return 32 * decode_warps(kernel, d, roomy); }
-// Keys a stage of a warp's ring: a run, or half of one where K and V together would leave no room for a second stage.
-SKIP_BOTH constexpr int decode_stage_keys(Decode kernel, int d) { return decode_reads_both(kernel) && d == 256 ? kRun / 2 : kRun; }
+// Keys a stage of a warp's ring: a run; where K and V are read together, what makes 16 KB: smaller stages wait for their own instructions,
+// and larger ones would leave no room for a second.
+SKIP_BOTH constexpr int decode_stage_keys(Decode kernel, int d) { return decode_reads_both(kernel) ? kRun * 128 / d : kRun; }
 // Where survivors are gathered, a run's scores (512 bytes) and maxima (32) lie beside its values.
 SKIP_BOTH constexpr int decode_stage_bytes(Decode kernel, int d) {
     return decode_stage_keys(kernel, d) * d * 2 * (decode_reads_both(kernel) ? 2 : 1) + (kernel == Decode::kGather || kernel == Decode::kSkip ? 640 : 0);

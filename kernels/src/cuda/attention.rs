@@ -57,7 +57,7 @@ impl Decode {
     /// Dynamic shared memory: a ring of stages for each warp.
     fn shared_bytes(self, d: usize, roomy: bool) -> usize {
         let both = self.reads_both();
-        let keys = if both && d == 256 { DEFAULT_VOTES.run / 2 } else { DEFAULT_VOTES.run };
+        let keys = if both { DEFAULT_VOTES.run * 128 / d } else { DEFAULT_VOTES.run };
         let scores = if matches!(self, Decode::Gather | Decode::Skip) { 640 } else { 0 };
         let stage = keys * d * 2 * if both { 2 } else { 1 } + scores;
         let ring = match (roomy, self) {
