@@ -228,11 +228,12 @@ pub trait Backend: Send + 'static {
     fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
     /// out = x / rms(x) · w. `out` may be read until `x` changes: a device may leave the norm to whoever reads it.
     fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, eps: f32, out: &mut Self::Tensor) -> Result<(), KernelError>;
-    /// x += delta, then out = rms_norm(x), with the same rule for `out`; `delta` is not read again.
+    /// x += delta, then out = rms_norm(x), with the same rule for `out`; `delta` is not read again. With `post` weights x += rms_norm(delta) · post.
     fn add_rms_norm(
         &mut self,
         x: &mut Self::Tensor,
         delta: &Self::Tensor,
+        post: Option<&Self::Vector>,
         w: &Self::Vector,
         eps: f32,
         out: &mut Self::Tensor,

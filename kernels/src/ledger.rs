@@ -28,6 +28,8 @@ pub struct ModelShape {
     pub pages: usize,
     /// Positions below this are rotated.
     pub context: usize,
+    /// Rotations that layers have: one, or another for windowed layers.
+    pub ropes: usize,
 }
 
 /// Bytes by purpose, and what there is to take them from.

@@ -6,7 +6,7 @@ use super::attention;
 use super::buffer::Buffer;
 use super::isa::Isa;
 use super::matmul::{Inputs, Scratch, matmul};
-use super::norm::{RowsMut, gated, rms_norm_rows};
+use super::norm::{Delta, RowsMut, gated, rms_norm_rows};
 use super::pool::Pool;
 use super::rope::{Angles, RopeTable};
 use super::sampler;
@@ -50,7 +50,8 @@ pub struct CpuBackend {
     inputs: Inputs,
     tables: Vec<Option<ScaleTable>>,
     step: Step,
-    angles: Angles,
+    /// Each rotation's.
+    angles: Vec<Angles>,
     scratch: Scratch,
     logits: Vec<f32>,
     vocab: usize,
@@ -134,7 +135,7 @@ impl CpuBackend {
             inputs,
             tables: Vec::new(),
             step: Step::default(),
-            angles: Angles::default(),
+            angles: Vec::new(),
             scratch: Scratch::default(),
             logits: Vec::new(),
             vocab: 0,
@@ -205,7 +206,8 @@ impl Backend for CpuBackend {
     }
 
     fn rope_table(&mut self, rope: &Rope, max_len: usize) -> Result<RopeTable, KernelError> {
-        Ok(RopeTable::new(rope, max_len))
+        self.angles.push(Angles::default());
+        Ok(RopeTable::new(rope, max_len, self.angles.len() - 1))
     }
 
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError> {
@@ -246,12 +248,22 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn add_rms_norm(&mut self, x: &mut Tensor, delta: &Tensor, w: &Vec<f32>, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
+    fn add_rms_norm(
+        &mut self,
+        x: &mut Tensor,
+        delta: &Tensor,
+        post: Option<&Vec<f32>>,
+        w: &Vec<f32>,
+        eps: f32,
+        out: &mut Tensor,
+    ) -> Result<(), KernelError> {
         let rows = self.fit("add_rms_norm", x, w.len())?;
         self.fit("add_rms_norm", delta, w.len())?;
         self.fit("add_rms_norm", out, w.len())?;
+        check(post.is_none_or(|post| post.len() == w.len()), || "add_rms_norm: weights".into())?;
+        let delta = Delta { rows: delta.rows(rows), post: post.map(Vec::as_slice) };
         let x = RowsMut::Shared(SharedMut::new(x.rows_mut(rows)));
-        rms_norm_rows(&self.pool, self.isa, x, Some(delta.rows(rows)), w, eps, out.rows_mut(rows));
+        rms_norm_rows(&self.pool, self.isa, x, Some(delta), w, eps, out.rows_mut(rows));
         Ok(())
     }
 
@@ -275,9 +287,11 @@ impl Backend for CpuBackend {
         let end = self.step.end;
         check(end <= args.rope.max_len(), || format!("qkv_store: position {end} of a rotation for {}", args.rope.max_len()))?;
         check(self.step.last_page.is_none_or(|p| (p as usize) < pool.pages), || "qkv_store: a page outside the pool".into())?;
-        self.angles.prepare(&self.step, args.rope);
+        let angles =
+            self.angles.get_mut(args.rope.place()).ok_or_else(|| KernelError::Invalid("qkv_store: another backend's rotation".into()))?;
+        angles.prepare(&self.step, args.rope);
         let qk_norm = args.qk_norm.map(|(q, k, eps)| (q.as_slice(), k.as_slice(), eps));
-        let row = RowArgs { isa: self.isa, geometry: g, bias: args.bias.map(Vec::as_slice), qk_norm, angles: &self.angles };
+        let row = RowArgs { isa: self.isa, geometry: g, bias: args.bias.map(Vec::as_slice), qk_norm, angles };
         qkv_store(&self.pool, &self.step, qkv.rows_mut(rows), &row, pool.layout, &mut pool.k, &mut pool.v);
         Ok(())
     }

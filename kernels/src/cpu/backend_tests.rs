@@ -81,6 +81,30 @@ fn qkv_store_adds_bias_norms_rotates_and_stores() {
 }
 
 #[test]
+fn two_rotations_of_a_step_keep_their_angles() {
+    let mut b = backend();
+    let layout = PageLayout { kv_heads: 2, head_dim: 64, format: KvFormat::Fp16 };
+    let mut pool = b.kv_pool(layout, 1).unwrap();
+    let still = b.rope_table(&Rope { inv_freq: vec![0.0; 32], factor: 1.0 }, 64).unwrap();
+    let turning = b.rope_table(&rope(), 64).unwrap();
+    let mut qkv = b.tensor(2, COLS).unwrap();
+    let mut stored = |b: &mut CpuBackend, start: usize, rope: &RopeTable| {
+        fill(&mut qkv, &numbers(2 * COLS, 0.5));
+        if rope.place() == still.place() && start > 0 {
+            b.begin_step(&[prefill(&[0, 0], start, &[0], None)]).unwrap();
+        }
+        b.qkv_store(&mut qkv, &QkvStore { geometry: G, bias: None, qk_norm: None, rope }, &mut pool).unwrap();
+        qkv.data[..COLS].to_vec()
+    };
+    b.begin_step(&[prefill(&[0, 0], 5, &[0], None)]).unwrap();
+    let turned = stored(&mut b, 0, &turning);
+    assert_eq!(stored(&mut b, 0, &still), numbers(2 * COLS, 0.5)[..COLS]);
+    assert_eq!(stored(&mut b, 0, &turning), turned);
+    stored(&mut b, 9, &still);
+    assert_ne!(stored(&mut b, 0, &turning), turned, "another step's positions");
+}
+
+#[test]
 fn the_tail_of_a_fresh_page_of_v_is_zero_and_a_used_page_keeps_its_rows() {
     let mut b = backend();
     let layout = PageLayout { kv_heads: 2, head_dim: 64, format: KvFormat::Bf16 };
@@ -161,7 +185,7 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
             b.qkv_store(qkv, &QkvStore { geometry: G, bias: None, qk_norm: None, rope: &rope }, &mut pool).unwrap();
             b.attention(qkv, &G, &pool, heads).unwrap();
             b.matmul(heads, &out_w, delta).unwrap();
-            b.add_rms_norm(x, delta, &norm, 1e-5, n).unwrap();
+            b.add_rms_norm(x, delta, None, &norm, 1e-5, n).unwrap();
             b.last_rows(n, delta).unwrap();
             b.sample(delta, &embedding).unwrap();
             b.finish(&mut report).unwrap();

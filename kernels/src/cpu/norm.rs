@@ -33,8 +33,27 @@ fn rms_factor(isa: Isa, x: &[f32], eps: f32) -> f32 {
     1.0 / (simd::sum_of_squares(isa, x) / x.len() as f32 + eps).sqrt()
 }
 
+/// What is added to the rows of `x` before their norm.
+#[derive(Clone, Copy)]
+pub struct Delta<'a> {
+    /// The rows.
+    pub rows: &'a [f32],
+    /// Weights of a norm of their own.
+    pub post: Option<&'a [f32]>,
+}
+
+impl Delta<'_> {
+    fn add_to(&self, isa: Isa, x: &mut [f32], at: usize, eps: f32) {
+        let row = &self.rows[at..at + x.len()];
+        match self.post {
+            None => simd::add(isa, x, row),
+            Some(weights) => simd::add_scaled(isa, x, rms_factor(isa, row, eps), row, weights),
+        }
+    }
+}
+
 /// Norms of rows of `cols`, after adding `delta` to `x` where there is one.
-pub fn rms_norm_rows(pool: &Pool, isa: Isa, x: RowsMut<'_>, delta: Option<&[f32]>, w: &[f32], eps: f32, out: &mut [f32]) {
+pub fn rms_norm_rows(pool: &Pool, isa: Isa, x: RowsMut<'_>, delta: Option<Delta<'_>>, w: &[f32], eps: f32, out: &mut [f32]) {
     let cols = w.len();
     let rows = out.len() / cols;
     let out = SharedMut::new(out);
@@ -49,7 +68,7 @@ pub fn rms_norm_rows(pool: &Pool, isa: Isa, x: RowsMut<'_>, delta: Option<&[f32]
                     // SAFETY: each row belongs to one task.
                     let x = unsafe { x.part(at, cols) };
                     if let Some(delta) = delta {
-                        simd::add(isa, x, &delta[at..at + cols]);
+                        delta.add_to(isa, x, at, eps);
                     }
                     rms_norm(isa, x, w, eps, out);
                 }
@@ -103,7 +122,8 @@ mod tests {
             let (mut x, delta, w) = (numbers(rows * cols, 0.1), numbers(rows * cols, 0.2), numbers(cols, 0.3));
             let mut out = vec![0.0; rows * cols];
             let sum: Vec<f64> = x.iter().zip(&delta).map(|(&a, &b)| f64::from(a) + f64::from(b)).collect();
-            rms_norm_rows(&pool, Isa::detect(), RowsMut::Shared(SharedMut::new(&mut x)), Some(&delta), &w, 1e-5, &mut out);
+            let add = Delta { rows: &delta, post: None };
+            rms_norm_rows(&pool, Isa::detect(), RowsMut::Shared(SharedMut::new(&mut x)), Some(add), &w, 1e-5, &mut out);
             for r in 0..rows {
                 let want = norm64(&sum[r * cols..(r + 1) * cols], &w, 1e-5);
                 for (c, want) in want.iter().enumerate() {
@@ -114,6 +134,28 @@ mod tests {
             let mut again = vec![0.0; rows * cols];
             rms_norm_rows(&pool, Isa::detect(), RowsMut::Fixed(&x), None, &w, 1e-5, &mut again);
             assert_eq!(out, again);
+        }
+    }
+
+    #[test]
+    fn a_norm_of_what_is_added_agrees_with_plain_arithmetic() {
+        let pool = Pool::new(2);
+        let (rows, cols) = (5, 333);
+        let (mut x, delta) = (numbers(rows * cols, 0.1), numbers(rows * cols, 0.2));
+        let (post, w) = (numbers(cols, 0.3), numbers(cols, 0.4));
+        let before = x.clone();
+        let mut out = vec![0.0; rows * cols];
+        let add = Delta { rows: &delta, post: Some(&post) };
+        rms_norm_rows(&pool, Isa::detect(), RowsMut::Shared(SharedMut::new(&mut x)), Some(add), &w, 1e-3, &mut out);
+        let wide = |x: &[f32]| x.iter().copied().map(f64::from).collect::<Vec<f64>>();
+        for r in (0..rows).map(|r| r * cols..(r + 1) * cols) {
+            let normed = norm64(&wide(&delta[r.clone()]), &post, 1e-3);
+            let sum: Vec<f64> = wide(&before[r.clone()]).iter().zip(&normed).map(|(a, b)| a + b).collect();
+            let want = norm64(&sum, &w, 1e-3);
+            for (i, at) in r.enumerate() {
+                assert!((f64::from(x[at]) - sum[i]).abs() < 1e-5, "sum {at}");
+                assert!((f64::from(out[at]) - want[i]).abs() < 1e-5, "norm {at}");
+            }
         }
     }
 

@@ -5,25 +5,30 @@ use super::simd;
 use crate::backend::Rope;
 use crate::step::Step;
 
-/// Inverse frequencies and the angles of the step they were last used in.
+/// Inverse frequencies, and where the backend keeps their angles.
 pub struct RopeTable {
     rope: Rope,
     max_len: usize,
+    place: usize,
 }
 
 /// Cosines and sines of a step's rows, `[rows][head_dim / 2]` each.
 #[derive(Default)]
 pub struct Angles {
-    step: u64,
-    rope: Option<Rope>,
+    step: Option<u64>,
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
 impl RopeTable {
-    /// A rotation for positions below `max_len`.
-    pub fn new(rope: &Rope, max_len: usize) -> Self {
-        Self { rope: rope.clone(), max_len }
+    /// A rotation for positions below `max_len`, whose angles are the backend's `place`th.
+    pub fn new(rope: &Rope, max_len: usize, place: usize) -> Self {
+        Self { rope: rope.clone(), max_len, place }
+    }
+
+    /// Which of the backend's angles are its own.
+    pub fn place(&self) -> usize {
+        self.place
     }
 
     /// Elements a head that it rotates.
@@ -38,11 +43,11 @@ impl RopeTable {
 }
 
 impl Angles {
-    /// Makes these the angles of the step's rows, unless they are already: layers share a rotation.
+    /// Makes these the angles of the step's rows, unless they are already: layers share a rotation. They are always one table's.
     ///
     /// The angle is taken in float64 and its cosine and sine rounded to float32.
     pub fn prepare(&mut self, step: &Step, table: &RopeTable) {
-        if self.step == step.number && self.rope.as_ref() == Some(&table.rope) {
+        if self.step == Some(step.number) {
             return;
         }
         let rope = &table.rope;
@@ -55,8 +60,7 @@ impl Angles {
                 self.sin.push((sin * f64::from(rope.factor)) as f32);
             }
         }
-        self.step = step.number;
-        self.rope = Some(rope.clone());
+        self.step = Some(step.number);
     }
 
     /// Rotates one head of row `row` in place.

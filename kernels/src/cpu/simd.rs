@@ -39,6 +39,13 @@ wide! {
         }
     }
 
+    /// x += factor · y · w.
+    pub fn add_scaled(x: &mut [f32], factor: f32, y: &[f32], w: &[f32]) {
+        for ((x, &y), &w) in x.iter_mut().zip(y).zip(w) {
+            *x += factor * y * w;
+        }
+    }
+
     /// Σ x², in 32 lanes.
     pub fn sum_of_squares(x: &[f32]) -> f32 {
         let (lines, rest) = x.as_chunks::<32>();

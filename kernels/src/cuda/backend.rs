@@ -374,14 +374,31 @@ impl Backend for CudaBackend {
         self.hold_norm(norm)
     }
 
-    fn add_rms_norm(&mut self, x: &mut Tensor, delta: &Tensor, w: &Vector, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
+    fn add_rms_norm(
+        &mut self,
+        x: &mut Tensor,
+        delta: &Tensor,
+        post: Option<&Vector>,
+        w: &Vector,
+        eps: f32,
+        out: &mut Tensor,
+    ) -> Result<(), KernelError> {
         let rows = self.fit("add_rms_norm", x, w.len)?;
         self.fit("add_rms_norm", delta, w.len)?;
         self.fit("add_rms_norm", out, w.len)?;
         ensure(x.wide && !delta.wide && !out.wide, || "add_rms_norm: into a residual".into())?;
+        ensure(post.is_none_or(|post| post.len == w.len), || "add_rms_norm: weights".into())?;
         let norm = Norm { x: x.data.ptr(), w: w.data.ptr(), eps, cols: w.len, out: out.data.ptr() };
-        if !self.graphs.call(fingerprint(3, &[norm.x, norm.w, norm.out, delta.data.ptr()]))? {
+        let post = post.map(|post| post.data.ptr());
+        if !self.graphs.call(fingerprint(3, &[norm.x, norm.w, norm.out, delta.data.ptr(), post.unwrap_or(0)]))? {
             return Ok(());
+        }
+        let shape = Shape { early: true, ..Shape::new((rows, 1), 256) };
+        if let Some(post) = post {
+            self.flush_product()?;
+            self.held.norm = None;
+            let kernel = self.cubins.get(&format!("add_post_rms_norm_{}", self.t()))?;
+            return launch!(&self.device, kernel, shape, norm.x, delta.data.ptr(), post, norm.w, eps, w.len as i32, norm.out);
         }
         let fused = self.held.product.filter(|product| product.out == delta.data.ptr() && product.norm.is_none() && !product.wide);
         if let Some(product) = fused {
@@ -392,7 +409,6 @@ impl Backend for CudaBackend {
         self.flush_product()?;
         self.held.norm = None;
         let kernel = self.cubins.get(&format!("add_rms_norm_{}", self.t()))?;
-        let shape = Shape { early: true, ..Shape::new((rows, 1), 256) };
         launch!(&self.device, kernel, shape, norm.x, delta.data.ptr(), norm.w, eps, w.len as i32, norm.out)
     }
 

@@ -63,7 +63,7 @@ pub(super) fn ledger(shape: &ModelShape, chip: &Chip) -> Ledger {
     let tensor = |&(rows, cols, wide): &(usize, usize, bool)| padded_rows(rows) * cols * if wide { 4 } else { 2 };
     let activations: usize = shape.tensors.iter().map(tensor).sum();
     let queries = rows * g.heads * g.head_dim * 2;
-    let angles = rows * (g.head_dim / 2) * 8;
+    let angles = shape.ropes * rows * (g.head_dim / 2) * 8;
     let logits = logits_bytes(shape.seqs.max(chip.samples), shape.vocab);
     let workspaces: usize = attention::workspaces(shape, chip.sms, chip.roomy).map(|w| w.bytes).sum();
     let mut ledger = Ledger { free: chip.free, shared: chip.integrated, ..Ledger::default() };
@@ -128,6 +128,7 @@ mod tests {
             layout: PageLayout { kv_heads: 2, head_dim: 64, format: KvFormat::Fp16 },
             pages: 256,
             context: 32_768,
+            ropes: 1,
         }
     }
 

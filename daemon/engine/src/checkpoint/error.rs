@@ -80,6 +80,22 @@ pub enum CheckpointError {
         /// Its name.
         name: String,
     },
+    /// No head, though config.json does not tie it to the embedding.
+    #[error("tensor `lm_head.weight` is missing, and config.json does not tie the head to the embedding (`tie_word_embeddings`)")]
+    HeadMissing,
+    /// A head that is not the embedding, though config.json ties it to that.
+    #[error("tensor `lm_head.weight` differs from the embedding that config.json ties it to (`tie_word_embeddings`)")]
+    HeadDiffers,
+    /// The index says that a shard holds a tensor, and the shard does not.
+    #[error("the index says that tensor `{name}` is in `{shard}`, which {}", found.as_ref().map_or("does not hold it".into(), |found| format!("holds `{found}` instead")))]
+    IndexMismatch {
+        /// Its name.
+        name: String,
+        /// The file.
+        shard: String,
+        /// A tensor there that differs by a prefix.
+        found: Option<String>,
+    },
     /// Two shards hold the same tensor.
     #[error("tensor `{name}` is in both `{first}` and `{second}`")]
     TensorTwice {

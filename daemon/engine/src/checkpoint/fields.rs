@@ -32,6 +32,11 @@ impl<'a> Fields<'a> {
         self.map.get(field).filter(|v| !v.is_null())
     }
 
+    /// There, though perhaps null.
+    pub fn has(&self, field: &str) -> bool {
+        self.map.contains_key(field)
+    }
+
     /// Absent or null.
     pub fn is_null(&self, field: &str) -> bool {
         self.value(field).is_none()

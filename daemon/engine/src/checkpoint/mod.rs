@@ -5,14 +5,18 @@
 
 mod architecture;
 mod error;
+mod family;
 mod fields;
+mod index;
 mod rope;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod window;
 
-pub use architecture::{Architecture, Family};
+pub use architecture::{Architecture, Windowed};
 pub use error::CheckpointError;
+pub use family::Family;
 
 use fields::Fields;
 use serde_json::Value;
@@ -24,6 +28,9 @@ use weights::Weights;
 /// Longest JSON file (config.json, generation_config.json) that is parsed.
 const MAX_JSON: u64 = 4 << 20;
 
+/// Name of the head's tensor.
+const HEAD: &str = "lm_head.weight";
+
 /// An opened folder; every tensor the decoder needs is there with the right shape.
 pub struct Checkpoint {
     dir: PathBuf,
@@ -34,7 +41,7 @@ pub struct Checkpoint {
     prefix: &'static str,
 }
 
-/// The weights of one decoder layer.
+/// The weights of one decoder layer. Norms are what rows are multiplied by, whatever a family stores.
 #[derive(Clone)]
 pub struct LayerWeights {
     /// `[hidden]`, before attention.
@@ -47,10 +54,14 @@ pub struct LayerWeights {
     pub v: MatrixSource,
     /// Bias of the packed `[q | k | v]` row.
     pub qkv_bias: Option<Vec<f32>>,
+    /// `[head_dim]` each: norms of a head of q and of k.
+    pub qk_norm: Option<(Vec<f32>, Vec<f32>)>,
     /// `[hidden][heads · head_dim]`.
     pub o: MatrixSource,
+    /// `[hidden]` each: norms of what attention and of what the MLP adds.
+    pub post_norms: Option<(Vec<f32>, Vec<f32>)>,
     /// `[hidden]`, before the MLP.
-    pub post_attention_norm: Vec<f32>,
+    pub mlp_norm: Vec<f32>,
     /// `[intermediate][hidden]`.
     pub gate: MatrixSource,
     /// `[intermediate][hidden]`.
@@ -111,12 +122,23 @@ impl Checkpoint {
     /// `[vocab][hidden]`; the embedding where they are tied.
     pub fn head(&self) -> Result<MatrixSource, CheckpointError> {
         let a = &self.architecture;
-        if a.tied { self.embedding() } else { self.weights.matrix("lm_head.weight", a.vocab, a.hidden) }
+        if a.tied {
+            return self.embedding();
+        }
+        if self.weights.contains(HEAD) { self.weights.matrix(HEAD, a.vocab, a.hidden) } else { Err(CheckpointError::HeadMissing) }
     }
 
     /// `[hidden]`.
     pub fn final_norm(&self) -> Result<Vec<f32>, CheckpointError> {
-        self.weights.vector(&self.name("norm.weight"), self.architecture.hidden)
+        self.norm(&self.name("norm.weight"), self.architecture.hidden)
+    }
+
+    /// The weights of a norm as rows are multiplied by them.
+    fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
+        let offset = self.architecture.family.norm_offset();
+        let mut weights = self.weights.vector(name, len)?;
+        weights.iter_mut().for_each(|w| *w += offset);
+        Ok(weights)
     }
 
     /// The weights of layer `index` (below `architecture().layers`).
@@ -126,7 +148,11 @@ impl Checkpoint {
         let name = |part: &str| self.name(&format!("layers.{index}.{part}"));
         let matrix = |part: &str, rows, cols| self.weights.matrix(&name(part), rows, cols);
         let vector = |part: &str, len| self.weights.vector(&name(part), len);
-        let qkv_bias = if a.qkv_bias {
+        let norm = |part: &str, len| self.norm(&name(part), len);
+        let pair = |there: bool, parts: [&str; 2], len| {
+            if there { Ok(Some((norm(parts[0], len)?, norm(parts[1], len)?))) } else { Ok(None) }
+        };
+        let qkv_bias = if a.family.has_qkv_bias() {
             let mut packed = vector("self_attn.q_proj.bias", q_rows)?;
             packed.extend(vector("self_attn.k_proj.bias", kv_rows)?);
             packed.extend(vector("self_attn.v_proj.bias", kv_rows)?);
@@ -135,13 +161,19 @@ impl Checkpoint {
             None
         };
         Ok(LayerWeights {
-            input_norm: vector("input_layernorm.weight", a.hidden)?,
+            input_norm: norm("input_layernorm.weight", a.hidden)?,
             q: matrix("self_attn.q_proj.weight", q_rows, a.hidden)?,
             k: matrix("self_attn.k_proj.weight", kv_rows, a.hidden)?,
             v: matrix("self_attn.v_proj.weight", kv_rows, a.hidden)?,
             qkv_bias,
+            qk_norm: pair(a.family.has_qk_norm(), ["self_attn.q_norm.weight", "self_attn.k_norm.weight"], a.head_dim)?,
             o: matrix("self_attn.o_proj.weight", a.hidden, q_rows)?,
-            post_attention_norm: vector("post_attention_layernorm.weight", a.hidden)?,
+            post_norms: pair(
+                a.family.has_post_norms(),
+                ["post_attention_layernorm.weight", "post_feedforward_layernorm.weight"],
+                a.hidden,
+            )?,
+            mlp_norm: norm(a.family.mlp_norm(), a.hidden)?,
             gate: matrix("mlp.gate_proj.weight", a.intermediate, a.hidden)?,
             up: matrix("mlp.up_proj.weight", a.intermediate, a.hidden)?,
             down: matrix("mlp.down_proj.weight", a.hidden, a.intermediate)?,
@@ -156,13 +188,28 @@ impl Checkpoint {
         for index in 0..self.architecture.layers {
             self.layer(index)?;
         }
-        for name in self.weights.names() {
-            let known_bias = self.architecture.qkv_bias && ["q_proj.bias", "k_proj.bias", "v_proj.bias"].iter().any(|b| name.ends_with(b));
-            if name.ends_with(".bias") && !known_bias {
-                return Err(CheckpointError::UnexpectedTensor { name: name.to_owned(), family: self.architecture.family.name() });
+        if let Some(name) = self.weights.names().find(|name| !self.has_place(name)) {
+            return Err(CheckpointError::UnexpectedTensor { name: name.to_owned(), family: self.architecture.family.name() });
+        }
+        let a = &self.architecture;
+        if a.tied && self.weights.contains(HEAD) {
+            // Some files have a copy; only a head of its own would be left out.
+            let head = self.weights.matrix(HEAD, a.vocab, a.hidden)?;
+            if head.map[head.range.clone()] != self.embedding()?.map[self.embedding()?.range] {
+                return Err(CheckpointError::HeadDiffers);
             }
         }
         Ok(())
+    }
+
+    /// Whether a tensor of that name is one the decoder uses.
+    fn has_place(&self, name: &str) -> bool {
+        let Some(name) = name.strip_prefix(self.prefix) else { return name == HEAD };
+        let Some(rest) = name.strip_prefix("layers.") else {
+            return ["embed_tokens.weight", "norm.weight", HEAD].contains(&name);
+        };
+        let layer = rest.split_once('.').and_then(|(index, part)| Some((index.parse::<usize>().ok()?, part)));
+        layer.is_some_and(|(index, part)| index < self.architecture.layers && self.architecture.family.has(part))
     }
 
     fn name(&self, part: &str) -> String {

@@ -1,9 +1,10 @@
 //! The safetensors files of a checkpoint, mapped, and where in them each tensor lies. Only headers are read here.
 
 use super::CheckpointError;
+use super::index::Index;
 use safetensors::tensor::{Dtype, Metadata};
 use skip_kernels::backend::{MatrixSource, WeightFormat};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,6 @@ use std::sync::Arc;
 
 /// Longest safetensors header that is parsed: a real one has about 100 bytes a tensor.
 const MAX_HEADER: u64 = 16 << 20;
-/// Longest index file that is parsed.
-const MAX_INDEX: u64 = 16 << 20;
-/// More shards than any checkpoint has.
-const MAX_SHARDS: usize = 1024;
 
 /// Every tensor of a folder by name.
 pub(super) struct Weights {
@@ -38,9 +35,11 @@ impl Weights {
     /// Maps `model.safetensors`, or the shards that the index names.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
         let mut weights = Self { files: Vec::new(), tensors: HashMap::new() };
-        for name in file_names(dir)? {
+        let index = Index::read(dir)?;
+        for name in index.shards(dir)? {
             weights.add(dir, name)?;
         }
+        index.check(&weights)?;
         Ok(weights)
     }
 
@@ -68,6 +67,11 @@ impl Weights {
     /// Names of all tensors, in no order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
+    }
+
+    /// The file that holds a tensor.
+    pub fn file_of(&self, name: &str) -> Option<&str> {
+        self.tensors.get(name).map(|tensor| self.files[tensor.file].name.as_str())
     }
 
     /// Bytes of all files.
@@ -116,36 +120,6 @@ fn format_of(dtype: Dtype) -> Option<(WeightFormat, usize)> {
         Dtype::F32 => Some((WeightFormat::Fp32, 4)),
         _ => None,
     }
-}
-
-/// Names of the weight files, ascending.
-fn file_names(dir: &Path) -> Result<Vec<String>, CheckpointError> {
-    let index = dir.join("model.safetensors.index.json");
-    if !index.exists() {
-        if !dir.join("model.safetensors").exists() {
-            return Err(CheckpointError::NoWeights { dir: dir.to_owned() });
-        }
-        return Ok(vec!["model.safetensors".to_owned()]);
-    }
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: HashMap<String, String>,
-    }
-    let bad = |detail: String| CheckpointError::Json { path: index.clone(), detail };
-    let parsed: Index = serde_json::from_slice(&super::read_limited(&index, MAX_INDEX)?).map_err(|e| bad(e.to_string()))?;
-    let names: BTreeSet<String> = parsed.weight_map.into_values().collect();
-    if names.is_empty() || names.len() > MAX_SHARDS {
-        return Err(bad(format!("{} shards; expected 1 to {MAX_SHARDS}", names.len())));
-    }
-    for name in &names {
-        if Path::new(name).file_name().and_then(|n| n.to_str()) != Some(name.as_str()) {
-            return Err(bad(format!("shard name {name:?} is not a plain file name")));
-        }
-        if !dir.join(name).exists() {
-            return Err(CheckpointError::ShardMissing { dir: dir.to_owned(), shard: name.clone() });
-        }
-    }
-    Ok(names.into_iter().collect())
 }
 
 fn map(path: &Path) -> Result<Arc<memmap2::Mmap>, CheckpointError> {

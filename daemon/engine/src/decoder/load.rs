@@ -1,6 +1,6 @@
 //! Loads a checkpoint's weights onto a backend and allocates what a step needs.
 
-use super::{Decoder, Layer, Scratch};
+use super::{Decoder, Layer, Rotations, Scratch};
 use crate::checkpoint::{Architecture, Checkpoint, LayerWeights};
 use crate::engine::{CachePlan, EngineOptions, LoadError, Loaded, ModelInfo};
 use skip_kernels::attention::AttnGeometry;
@@ -57,13 +57,7 @@ impl<B: Backend> Decoder<B> {
     /// Loads every layer; `progress` goes from 0 to 1.
     pub fn load(mut backend: B, checkpoint: &Checkpoint, limits: &DecoderLimits, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
         let a = checkpoint.architecture();
-        let geometry = AttnGeometry {
-            heads: a.heads,
-            kv_heads: a.kv_heads,
-            head_dim: a.head_dim,
-            scale: 1.0 / (a.head_dim as f32).sqrt(),
-            window: None,
-        };
+        let geometry = AttnGeometry { heads: a.heads, kv_heads: a.kv_heads, head_dim: a.head_dim, scale: a.attention_scale, window: None };
         let layout = PageLayout { kv_heads: a.kv_heads, head_dim: a.head_dim, format: limits.kv_format };
         let (rows, seqs, attended) = (limits.rows, limits.seqs, a.heads * a.head_dim);
         let tensors = [
@@ -81,13 +75,14 @@ impl<B: Backend> Decoder<B> {
             geometry,
             layers: a.layers,
             matrix_elements: matrix_elements(a) as u64,
-            vector_elements: (a.layers * (2 * a.hidden + a.qkv_width()) + a.hidden) as u64,
+            vector_elements: (a.layers * (4 * a.hidden + a.qkv_width() + 2 * a.head_dim) + a.hidden) as u64,
             vocab: a.vocab,
             tensors: tensors.to_vec(),
             seqs,
             layout,
             pages: limits.pages,
             context: limits.context,
+            ropes: 1 + usize::from(a.windowed.is_some()),
         };
         let ledger = backend.admit(&shape)?;
         if let Some(ledger) = &ledger {
@@ -116,11 +111,14 @@ impl<B: Backend> Decoder<B> {
         };
         let final_norm = backend.vector(&checkpoint.final_norm()?)?;
         let rope = backend.rope_table(&a.rope, limits.context)?;
+        let windowed = a.windowed.as_ref().map(|w| backend.rope_table(&w.rope, limits.context)).transpose()?;
         let total = (a.layers + 1) as f32;
         let mut layers = Vec::with_capacity(a.layers);
         for index in 0..a.layers {
             progress((index + 1) as f32 / total);
-            layers.push(load_layer(&mut backend, checkpoint.layer(index)?, layout, limits.pages)?);
+            let geometry = AttnGeometry { window: a.window(index).map(|w| w.keys), ..geometry };
+            let pool = backend.kv_pool(layout, limits.pages)?;
+            layers.push(load_layer(&mut backend, checkpoint.layer(index)?, geometry, pool)?);
         }
         progress(1.0);
         let loaded = Loaded { bytes: checkpoint.weight_bytes(), seconds: began.elapsed().as_secs_f64(), ledger };
@@ -128,13 +126,13 @@ impl<B: Backend> Decoder<B> {
         tracing::info!("{} MB of weights in {:.2} s, {rate:.0} MB/s", loaded.bytes / 1_000_000, loaded.seconds);
         Ok(Self {
             backend,
-            geometry,
             activation: a.activation,
             eps: a.norm_eps,
             embedding,
+            embedding_scale: a.embedding_scale,
             head,
             final_norm,
-            rope,
+            rotations: Rotations { full: rope, windowed },
             layers,
             scratch,
             loaded,
@@ -149,15 +147,21 @@ fn matrix_elements(a: &Architecture) -> usize {
     (tables * a.vocab + a.layers * layer) * a.hidden
 }
 
-fn load_layer<B: Backend>(backend: &mut B, w: LayerWeights, layout: PageLayout, pages: usize) -> Result<Layer<B>, KernelError> {
+fn load_layer<B: Backend>(backend: &mut B, w: LayerWeights, geometry: AttnGeometry, pool: B::KvPool) -> Result<Layer<B>, KernelError> {
+    let mut pair = |pair: Option<(Vec<f32>, Vec<f32>)>| -> Result<_, KernelError> {
+        pair.map(|(a, b)| Ok((backend.vector(&a)?, backend.vector(&b)?))).transpose()
+    };
     Ok(Layer {
+        geometry,
+        qk_norm: pair(w.qk_norm)?,
+        post_norms: pair(w.post_norms)?,
         input_norm: backend.vector(&w.input_norm)?,
         qkv: backend.matrix(&[w.q, w.k, w.v])?,
         qkv_bias: w.qkv_bias.map(|bias| backend.vector(&bias)).transpose()?,
         o: backend.matrix(&[w.o])?,
-        mlp_norm: backend.vector(&w.post_attention_norm)?,
+        mlp_norm: backend.vector(&w.mlp_norm)?,
         gate_up: backend.matrix(&[w.gate, w.up])?,
         down: backend.matrix(&[w.down])?,
-        pool: backend.kv_pool(layout, pages)?,
+        pool,
     })
 }

@@ -201,8 +201,16 @@ impl Backend for Tap {
     fn rms_norm(&mut self, x: &Tensor, w: &Self::Vector, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
         self.inner.rms_norm(x, w, eps, out)
     }
-    fn add_rms_norm(&mut self, x: &mut Tensor, d: &Tensor, w: &Self::Vector, eps: f32, out: &mut Tensor) -> Result<(), KernelError> {
-        self.inner.add_rms_norm(x, d, w, eps, out)
+    fn add_rms_norm(
+        &mut self,
+        x: &mut Tensor,
+        d: &Tensor,
+        post: Option<&Self::Vector>,
+        w: &Self::Vector,
+        eps: f32,
+        out: &mut Tensor,
+    ) -> Result<(), KernelError> {
+        self.inner.add_rms_norm(x, d, post, w, eps, out)
     }
     fn matmul(&mut self, x: &Tensor, w: &Self::Matrix, out: &mut Tensor) -> Result<(), KernelError> {
         self.inner.matmul(x, w, out)

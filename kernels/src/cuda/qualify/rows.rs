@@ -14,16 +14,23 @@ const EPS: f32 = 1e-5;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Form {
     Embed,
-    Norm { add: bool },
+    Norm {
+        add: bool,
+    },
+    /// What is added has a norm of its own.
+    PostNorm,
     Gate,
-    Gather { wide: bool },
+    Gather {
+        wide: bool,
+    },
 }
 
 impl Form {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Form::Embed,
         Form::Norm { add: false },
         Form::Norm { add: true },
+        Form::PostNorm,
         Form::Gate,
         Form::Gather { wide: true },
         Form::Gather { wide: false },
@@ -35,6 +42,7 @@ impl Form {
             Form::Embed => format!("embed_{t}"),
             Form::Norm { add: false } => format!("rms_norm_{t}"),
             Form::Norm { add: true } => format!("add_rms_norm_{t}"),
+            Form::PostNorm => format!("add_post_rms_norm_{t}"),
             Form::Gate => format!("gated_{t}_{}", gate_name(needs.gate)),
             Form::Gather { wide: true } => "gather_rows_f32".into(),
             Form::Gather { wide: false } => "gather_rows_b16".into(),
@@ -75,6 +83,7 @@ pub(super) fn run(on: &mut Attend, needs: &Needs, form: Form) -> Result<f32, Fai
     match form {
         Form::Embed => embed(on, needs),
         Form::Norm { add } => norm(on, needs, add),
+        Form::PostNorm => post_norm(on, needs),
         Form::Gate => gate(on, needs),
         Form::Gather { wide } => gather(on, needs, wide),
     }
@@ -115,6 +124,24 @@ fn norm(on: &mut Attend, needs: &Needs, add: bool) -> Result<f32, Failure> {
     once()?;
     let sums: Vec<f64> = x.iter().zip(&delta).map(|(x, d)| f64::from(if add { x + d } else { *x })).collect();
     agree("sums", &on.floats(&device_x, ROWS * COLS)?, &sums, 1e-6)?;
+    agree("norms", &on.halves(&out, ROWS * COLS, t)?, &norms(&sums, &weights, EPS), slack(t))?;
+    Ok(shortest(&on.device, AGAIN, once)?)
+}
+
+fn post_norm(on: &mut Attend, needs: &Needs) -> Result<f32, Failure> {
+    let t = needs.rounding();
+    let (x, delta) = (numbers(ROWS * COLS, 2), rounded(ROWS * COLS, 3, t));
+    let (post, weights) = (numbers(COLS, 4), numbers(COLS, 5));
+    let (device_x, device_delta) = (on.up(&x)?, on.up_halves(&delta, t)?);
+    let (device_post, device_w) = (on.up(&post)?, on.up(&weights)?);
+    let out = on.blank(ROWS * COLS * 2)?;
+    let kernel = on.cubins.get(&Form::PostNorm.name(needs))?;
+    let shape = Shape::new((ROWS as u32, 1), 256);
+    let (x_at, delta_at, post_at, w_at) = (device_x.ptr(), device_delta.ptr(), device_post.ptr(), device_w.ptr());
+    let once = || launch!(&on.device, kernel, shape, x_at, delta_at, post_at, w_at, EPS, COLS as i32, out.ptr());
+    once()?;
+    let sums: Vec<f64> = x.iter().zip(norms(&wide(&delta), &post, EPS)).map(|(x, d)| f64::from(*x) + d).collect();
+    agree("sums", &on.floats(&device_x, ROWS * COLS)?, &sums, 1e-5)?;
     agree("norms", &on.halves(&out, ROWS * COLS, t)?, &norms(&sums, &weights, EPS), slack(t))?;
     Ok(shortest(&on.device, AGAIN, once)?)
 }
