@@ -3,9 +3,12 @@
 //! [`import`] streams tensor by tensor in little memory, and the folder appears whole or not at all.
 
 mod error;
+mod family;
 mod gguf;
 mod ladder;
 mod model;
+mod quant;
+mod rope;
 mod staging;
 mod tensors;
 mod tokenizer;
@@ -47,7 +50,7 @@ pub struct Progress {
 /// What was made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// `llama` or `qwen2`.
+    /// `llama`, `qwen2`, `qwen3` or `gemma3`.
     pub architecture: &'static str,
     /// The model's name as the file gives it.
     pub name: Option<String>,

@@ -34,7 +34,10 @@ pub(crate) fn write(
         let mut first = 0;
         while first < rows {
             let last = (first + step).min(rows);
-            let values = gguf.rows(&plan.source, first..last)?;
+            let mut values = gguf.rows(&plan.source, first..last)?;
+            if plan.offset != 0.0 {
+                values.iter_mut().for_each(|value| *value -= plan.offset);
+            }
             let values = if plan.interleaved { halves(&values, cols) } else { values };
             out.write(&to_bf16(&values)).map_err(ImportError::io(path))?;
             first = last;

@@ -53,7 +53,7 @@ fn absurd_counts_are_refused_without_taking_memory() {
 
 #[test]
 fn an_alignment_that_is_no_power_of_two_is_refused() {
-    for alignment in [Value::U32(0), Value::U32(48), Value::U64(32), Value::String("32".into())] {
+    for alignment in [Value::U32(0), Value::U32(48), Value::U64(96), Value::String("32".into())] {
         let error = refused(&Gguf::llama().with("general.alignment", alignment).bytes());
         assert!(error.to_string().contains("general.alignment"), "{error}");
     }
@@ -106,6 +106,11 @@ fn impossible_values_are_refused_by_key() {
         ("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN)),
         ("llama.rope.freq_base", Value::F32(-1.0)),
         ("llama.rope.dimension_count", Value::U32(8)),
+        ("llama.attention.value_length", Value::U32(8)),
+        ("llama.attention.scale", Value::F32(0.1)),
+        ("llama.expert_count", Value::U32(8)),
+        ("llama.final_logit_softcapping", Value::F32(30.0)),
+        ("llama.rope.scaling.factor", Value::F32(0.0)),
         ("tokenizer.ggml.eos_token_id", Value::U32(300)),
         ("tokenizer.ggml.add_bos_token", Value::U32(1)),
         ("tokenizer.ggml.merges", Value::Array(vec![Value::String("a z".into())])),
@@ -131,13 +136,42 @@ fn a_token_that_stands_twice_is_refused() {
 fn unsupported_kinds_are_refused_by_name() {
     for (key, name) in [
         ("general.architecture", "mamba"),
-        ("tokenizer.ggml.model", "llama"),
+        ("tokenizer.ggml.model", "bert"),
         ("tokenizer.ggml.pre", "default"),
-        ("llama.rope.scaling.type", "yarn"),
+        ("llama.rope.scaling.type", "longrope"),
     ] {
         let error = refused(&Gguf::llama().with(key, Value::String(name.into())).bytes());
         assert!(matches!(&error, ImportError::Unsupported { name: n, .. } if n == name), "{error}");
     }
+}
+
+#[test]
+fn element_formats_that_cannot_be_read_are_refused_by_name() {
+    let mut bytes = Gguf::llama().bytes();
+    let name = b"blk.0.ffn_up.weight";
+    let at = bytes.windows(name.len()).position(|w| w == name).unwrap() + name.len();
+    // Behind the name: the number of dimensions, two dimensions, the format.
+    let kind = at + 4 + 2 * 8;
+    assert_eq!(bytes[kind..kind + 4], 8u32.to_le_bytes(), "Q8_0");
+    for (number, named) in [(16u32, "IQ2_XXS of tensor blk.0.ffn_up.weight"), (99, "number 99 of tensor blk.0.ffn_up.weight")] {
+        bytes[kind..kind + 4].copy_from_slice(&number.to_le_bytes());
+        let error = refused(&bytes);
+        assert!(matches!(&error, ImportError::Unsupported { name, .. } if name == named), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_ends_within_its_last_tensor_is_refused_before_anything_is_written() {
+    let whole = Gguf::llama().bytes();
+    let error = refused(&whole[..whole.len() - 64]);
+    assert!(error.to_string().contains("cut short: tensor `"), "{error}");
+}
+
+#[test]
+fn a_key_that_stands_twice_is_refused() {
+    let entry = b"\x01\0\0\0\0\0\0\0x\x07\0\0\0\x01";
+    let header = [b"GGUF\x03\0\0\0", &[0, 2].map(u64::to_le_bytes).concat()[..], entry, entry].concat();
+    assert!(refused(&header).to_string().contains("`x` stands twice"));
 }
 
 #[test]

@@ -2,5 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod broken;
+mod families;
 mod model;
 mod whole;

@@ -41,6 +41,30 @@ impl Gguf {
         gguf
     }
 
+    /// With norms of q and k.
+    pub fn qwen3() -> Self {
+        Self::of("qwen3", "qwen2").with_tensor("blk.0.attn_q_norm.weight", &[HEAD]).with_tensor("blk.0.attn_k_norm.weight", &[HEAD])
+    }
+
+    /// With norms around everything, a window, and a SentencePiece vocabulary.
+    pub fn gemma3() -> Self {
+        let mut gguf = Self::of("gemma3", "default");
+        for (name, width) in [("attn_q_norm", HEAD), ("attn_k_norm", HEAD), ("post_attention_norm", HIDDEN), ("post_ffw_norm", HIDDEN)] {
+            gguf = gguf.with_tensor(&format!("blk.0.{name}.weight"), &[width]);
+        }
+        let (tokens, types, scores) = pieces();
+        gguf.without("tokenizer.ggml.merges")
+            .with("gemma3.attention.sliding_window", Value::U32(32))
+            .with("tokenizer.ggml.model", Value::String("llama".into()))
+            .with("tokenizer.ggml.tokens", strings(tokens))
+            .with("tokenizer.ggml.token_type", Value::Array(types.into_iter().map(Value::I32).collect()))
+            .with("tokenizer.ggml.scores", Value::Array(scores.into_iter().map(Value::F32).collect()))
+            .with("tokenizer.ggml.bos_token_id", Value::U32(2))
+            .with("tokenizer.ggml.eos_token_id", Value::U32(1))
+            .with("tokenizer.ggml.unknown_token_id", Value::U32(3))
+            .with("tokenizer.ggml.add_space_prefix", Value::Bool(false))
+    }
+
     fn of(family: &str, pre: &str) -> Self {
         let mut keys = BTreeMap::new();
         let mut set = |key: &str, value: Value| keys.insert(key.to_owned(), value);
@@ -150,4 +174,23 @@ fn vocabulary() -> (Vec<String>, Vec<i32>) {
         types[id] = 5;
     }
     (tokens, types)
+}
+
+/// Four control tokens, 256 bytes, pieces with scores, a run of spaces; the rest is padding.
+fn pieces() -> (Vec<String>, Vec<i32>, Vec<f32>) {
+    let mut tokens: Vec<(String, i32, f32)> = Vec::new();
+    for (token, kind) in [("<pad>", 3), ("<eos>", 3), ("<bos>", 3), ("<unk>", 2)] {
+        tokens.push((token.into(), kind, -1000.0));
+    }
+    tokens.extend((0..256).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)));
+    // "bc" is the better pair, so "abc" is a + bc.
+    for (rank, piece) in ["bc", "ab", "abc", "\u{2581}a", "\u{2581}", "a", "b", "c"].into_iter().enumerate() {
+        tokens.push((piece.into(), 1, -(rank as f32)));
+    }
+    tokens.push(("   ".into(), 4, -1000.0));
+    tokens.push(("<end_of_turn>".into(), 3, -1000.0));
+    tokens.extend((tokens.len()..VOCAB).map(|id| (format!("[PAD{id}]"), 5, 0.0)).collect::<Vec<_>>());
+    let types = tokens.iter().map(|t| t.1).collect();
+    let scores = tokens.iter().map(|t| t.2).collect();
+    (tokens.into_iter().map(|t| t.0).collect(), types, scores)
 }

@@ -8,19 +8,19 @@ use skip_import::{ImportError, import};
 use std::path::Path;
 use tokenizers::Tokenizer;
 
-fn imported(gguf: &Gguf) -> tempfile::TempDir {
+pub fn imported(gguf: &Gguf) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let path = gguf.write(dir.path());
     import(&path, &dir.path().join("out"), |_| {}).unwrap();
     dir
 }
 
-fn json(dir: &Path, name: &str) -> serde_json::Value {
+pub fn json(dir: &Path, name: &str) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(dir.join("out").join(name)).unwrap()).unwrap()
 }
 
 /// A tensor's values and shape.
-fn tensor(dir: &Path, name: &str) -> (Vec<f32>, Vec<usize>) {
+pub fn tensor(dir: &Path, name: &str) -> (Vec<f32>, Vec<usize>) {
     let bytes = std::fs::read(dir.join("out/model.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let view = tensors.tensor(name).unwrap();
@@ -29,7 +29,7 @@ fn tensor(dir: &Path, name: &str) -> (Vec<f32>, Vec<usize>) {
     (values, view.shape().to_vec())
 }
 
-fn rounded(values: &[f32]) -> Vec<f32> {
+pub fn rounded(values: &[f32]) -> Vec<f32> {
     values.iter().map(|&v| bf16::from_f32(v).to_f32()).collect()
 }
 
@@ -125,7 +125,7 @@ fn a_begin_token_is_put_first_where_the_file_asks_for_it() {
 
 #[test]
 fn every_known_pre_tokenizer_gives_a_tokenizer_that_loads() {
-    for pre in ["gpt-2", "smollm", "starcoder", "refact", "qwen2", "deepseek-r1-qwen", "llama-bpe"] {
+    for pre in ["gpt-2", "smollm", "starcoder", "refact", "qwen2", "deepseek-r1-qwen", "llama-bpe", "tekken"] {
         let gguf = Gguf::llama().with("tokenizer.ggml.pre", Value::String(pre.into()));
         let dir = imported(&gguf.with("tokenizer.ggml.add_bos_token", Value::Bool(false)));
         let tokenizer = Tokenizer::from_file(dir.path().join("out/tokenizer.json")).unwrap();
