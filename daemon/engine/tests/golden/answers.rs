@@ -46,6 +46,7 @@ pub fn models() -> Vec<(&'static str, Golden)> {
         [
             ("qwen2.5-coder-0.5b", "golden-qwen2.5-coder-0.5b-instruct.json"),
             ("qwen2.5-coder-1.5b", "golden-qwen2.5-coder-1.5b-instruct.json"),
+            ("gemma3-270m", "golden-gemma3-270m.json"),
         ]
         .into_iter()
         .filter(|(model, _)| wanted == "all" || wanted.split(',').any(|w| w == *model)),

@@ -44,8 +44,12 @@ fn conversations_are_rendered_as_recorded() {
         ),
     ];
     for (model, golden) in models() {
-        let template = ChatTemplate::open(checkpoint(model).dir()).unwrap().unwrap();
-        for (name, messages) in &conversations {
+        // Checkpoints that are no chat models have neither a template nor conversations.
+        let recorded: Vec<_> = conversations.iter().filter(|(name, _)| golden.cases.contains_key(*name)).collect();
+        let template = ChatTemplate::open(checkpoint(model).dir()).unwrap();
+        assert_eq!(template.is_some(), recorded.len() == conversations.len(), "{model}");
+        let Some(template) = template else { continue };
+        for (name, messages) in recorded {
             let options = RenderOptions { add_generation_prompt: true, ..Default::default() };
             let messages: &Vec<Value> = messages.as_array().unwrap();
             assert_eq!(template.render(messages, &options).unwrap(), golden.cases[*name].prompt, "{model} {name}");
