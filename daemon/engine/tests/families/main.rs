@@ -76,6 +76,29 @@ fn logits_are_those_of_transformers() {
     compare(|| cpu(Precision::Float32), "the CPU", 0.02);
 }
 
+/// All have three layers of the same heads: the qwen3 none with a window, the gemma3 one without, the mistral none without.
+#[test]
+fn only_layers_without_a_window_skip() {
+    let families = families();
+    let votes = ["qwen3", "gemma3", "mistral"].map(|name| {
+        let folder = families.cases[name].write(&families.cases[name].config);
+        let mut rig = Rig::new(&Checkpoint::open(folder.path()).unwrap(), cpu(Precision::Float32));
+        let table = Some(rig.set_table(0, &[(1, 200.0)]));
+        let (prompt, tokens) = (families.prompt, &families.tokens);
+        let prefill = Part { seq: 0, prompt, tokens: &tokens[..prompt], start: 0, table, sample: true };
+        let prefilled = rig.step(&[prefill]).counters[0];
+        let decode = Part { seq: 0, prompt, tokens: &tokens[..prompt + 1], start: prompt, table, sample: true };
+        [prefilled, rig.step(&[decode]).counters[0]]
+    });
+    for phase in 0..2 {
+        let [full, some, none] = votes.map(|votes| votes[phase]);
+        assert_eq!((full.votes, none.votes), (3 * some.votes, 0));
+    }
+    // Few enough rows vote together in decode for some to lose.
+    let decoded = votes[1][1];
+    assert!(0 < decoded.skipped && decoded.skipped < decoded.votes, "{decoded:?}");
+}
+
 #[test]
 #[ignore = "needs a CUDA device and target/cubins"]
 fn cuda_logits_are_those_of_transformers() {
