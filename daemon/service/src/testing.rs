@@ -126,7 +126,14 @@ fn model(engine: EngineHandle) -> Model {
         degraded: None,
         kernel_notes: Vec::new(),
         rung: Rung::All,
-        needs: Needs { head_dim: 64, group: 1, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu },
+        needs: Needs {
+            head_dim: 64,
+            group: 1,
+            cache: KvFormat::Fp16,
+            activations: Activations::Bf16,
+            gate: Activation::Silu,
+            windowed: false,
+        },
         created: SystemTime::now(),
     }
 }

@@ -88,7 +88,8 @@ mod tests {
     use skip_kernels::cuda::Activations;
     use skip_kernels::cuda::qualify::Needs;
 
-    const NEEDS: Needs = Needs { head_dim: 128, group: 4, cache: KvFormat::Bf16, activations: Activations::Bf16, gate: Activation::Silu };
+    const NEEDS: Needs =
+        Needs { head_dim: 128, group: 4, cache: KvFormat::Bf16, activations: Activations::Bf16, gate: Activation::Silu, windowed: false };
     const DENSE: &str = "attn_prefill_bf16_d128_dense_wgmma";
     const SKIP: &str = "attn_prefill_bf16_d128_skip_wgmma";
 

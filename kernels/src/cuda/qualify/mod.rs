@@ -35,6 +35,8 @@ pub struct Needs {
     pub activations: Activations,
     /// The gate's activation.
     pub gate: Activation,
+    /// Some layers see a window of keys.
+    pub windowed: bool,
 }
 
 /// What a kernel is for, and so what it costs to go without.
@@ -286,7 +288,7 @@ mod tests {
     use super::*;
 
     pub(super) const QWEN: Needs =
-        Needs { head_dim: 64, group: 7, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu };
+        Needs { head_dim: 64, group: 7, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu, windowed: false };
 
     #[test]
     fn every_kernel_is_named_once() {
