@@ -3,7 +3,10 @@
 use crate::client::Client;
 use crate::generation::Generation;
 use crate::protocol::error::Error;
-use crate::protocol::{ChatMessage, GenerationOptions, Priority, Prompt, RequestTables, SkipdOptions, Stop};
+use crate::protocol::{
+    ChatMessage, GenerationOptions, LogitBias, Priority, Prompt, RequestTables, ResponseFormat, SkipdOptions, Stop, StructuredOutputs,
+    Tool, ToolChoice,
+};
 
 /// A chat under construction: its messages.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +61,24 @@ impl<'a> RequestBuilder<'a, Chat> {
         self.message(ChatMessage::new("assistant", text))
     }
 
+    /// Adds a function that the model may call.
+    pub fn tool(mut self, tool: Tool) -> Self {
+        self.options.tools.push(tool);
+        self
+    }
+
+    /// Whether it is to call, and which.
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.options.tool_choice = Some(choice);
+        self
+    }
+
+    /// Whether one answer may hold several calls.
+    pub fn parallel_tool_calls(mut self, several: bool) -> Self {
+        self.options.parallel_tool_calls = Some(several);
+        self
+    }
+
     /// Sends the request; the answer streams. An error here means that nothing was started.
     pub async fn send(self) -> Result<Generation, Error> {
         self.client.send_chat(self.kind.messages, self.options).await
@@ -109,6 +130,48 @@ impl<Kind> RequestBuilder<'_, Kind> {
     /// Seed of the draw.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = Some(seed);
+        self
+    }
+
+    /// Taken from a token's logit for each time it was drawn.
+    pub fn frequency_penalty(mut self, penalty: f32) -> Self {
+        self.options.frequency_penalty = Some(penalty);
+        self
+    }
+
+    /// Taken from a token's logit once it was drawn.
+    pub fn presence_penalty(mut self, penalty: f32) -> Self {
+        self.options.presence_penalty = Some(penalty);
+        self
+    }
+
+    /// Adds to a token's logit.
+    pub fn logit_bias(mut self, token: u32, bias: f32) -> Self {
+        self.options.logit_bias.get_or_insert_with(LogitBias::default).0.push((token, bias));
+        self
+    }
+
+    /// The answer is JSON that this schema admits.
+    pub fn json_schema(mut self, schema: serde_json::Value) -> Self {
+        self.options.response_format = Some(ResponseFormat::schema(schema));
+        self
+    }
+
+    /// The answer is a JSON object.
+    pub fn json_object(mut self) -> Self {
+        self.options.response_format = Some(ResponseFormat::JsonObject);
+        self
+    }
+
+    /// The answer matches this regular expression from beginning to end.
+    pub fn regex(mut self, regex: impl Into<String>) -> Self {
+        self.options.structured_outputs = Some(StructuredOutputs::Regex(regex.into()));
+        self
+    }
+
+    /// The answer is one of these texts.
+    pub fn choice(mut self, choices: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.options.structured_outputs = Some(StructuredOutputs::Choice(choices.into_iter().map(Into::into).collect()));
         self
     }
 

@@ -1,7 +1,7 @@
 //! A running request seen by its client: text events and then one terminal event.
 
 use crate::protocol::error::{Error, ErrorKind};
-use crate::protocol::{FinishReason, LogprobEntry, StreamEvent, Usage};
+use crate::protocol::{FinishReason, LogprobEntry, StreamEvent, ToolCall, Usage};
 use futures_util::{Stream, StreamExt};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,7 +19,9 @@ pub struct Answer {
     pub text: String,
     /// One entry a token, where asked for.
     pub logprobs: Vec<LogprobEntry>,
-    /// `Stop` or `Length`; every other end is an error.
+    /// Calls of functions, in order.
+    pub tool_calls: Vec<ToolCall>,
+    /// `Stop`, `Length` or `ToolCalls`; every other end is an error.
     pub reason: FinishReason,
     /// True counts.
     pub usage: Usage,
@@ -37,18 +39,19 @@ impl Generation {
 
     /// Waits for the end and returns the whole answer; an early end is its error.
     pub async fn answer(mut self) -> Result<Answer, Error> {
-        let (mut text, mut logprobs) = (String::new(), Vec::new());
+        let (mut text, mut logprobs, mut tool_calls) = (String::new(), Vec::new(), Vec::new());
         while let Some(event) = self.next().await {
             match event? {
                 StreamEvent::Text { text: piece, logprobs: entries } => {
                     text.push_str(&piece);
                     logprobs.extend(entries);
                 }
+                StreamEvent::ToolCall { call } => call.add_to(&mut tool_calls),
                 StreamEvent::Finished { reason, usage, error } => {
                     let early = reason.error_kind().map(|kind| Error::new(kind, format!("the request ended early: {reason}")));
                     return match error.or(early) {
                         Some(error) => Err(error),
-                        None => Ok(Answer { text, logprobs, reason, usage }),
+                        None => Ok(Answer { text, logprobs, tool_calls, reason, usage }),
                     };
                 }
             }
@@ -70,7 +73,7 @@ impl Stream for Generation {
         }
         let Poll::Ready(item) = self.events.as_mut().poll_next(context) else { return Poll::Pending };
         let item = item.unwrap_or_else(|| Err(disconnected()));
-        self.ended = !matches!(item, Ok(StreamEvent::Text { .. }));
+        self.ended = !matches!(item, Ok(StreamEvent::Text { .. } | StreamEvent::ToolCall { .. }));
         if self.ended {
             // Nothing follows: let go of the connection now.
             self.events = Box::pin(futures_util::stream::empty());

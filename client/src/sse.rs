@@ -2,7 +2,7 @@
 
 use crate::lines::Lines;
 use crate::protocol::error::{Error, ErrorBody, ErrorKind};
-use crate::protocol::{ChatLogprobs, FinishReason, LogprobEntry, StreamEvent, TextLogprobs, TopLogprob, Usage};
+use crate::protocol::{ChatLogprobs, FinishReason, LogprobEntry, StreamEvent, TextLogprobs, ToolCallDelta, TopLogprob, Usage};
 use serde::Deserialize;
 use std::collections::VecDeque;
 
@@ -40,6 +40,8 @@ struct Choice {
 #[derive(Deserialize)]
 struct DeltaText {
     content: Option<String>,
+    #[serde(default)]
+    tool_calls: Vec<ToolCallDelta>,
 }
 
 #[derive(Deserialize)]
@@ -111,7 +113,8 @@ impl SseParser {
             serde_json::from_str(data).map_err(|error| Error::new(ErrorKind::Protocol, format!("a chunk is not understood: {error}")))?;
         self.usage = chunk.usage.or(self.usage.take());
         for choice in chunk.choices {
-            let text = choice.text.or(choice.delta.and_then(|delta| delta.content)).unwrap_or_default();
+            let (content, calls) = choice.delta.map_or((None, Vec::new()), |delta| (delta.content, delta.tool_calls));
+            let text = choice.text.or(content).unwrap_or_default();
             let logprobs = match choice.logprobs {
                 Some(Logprobs::Chat(list)) => list.content,
                 Some(Logprobs::Text(lists)) => entries(lists),
@@ -120,6 +123,7 @@ impl SseParser {
             if !text.is_empty() || !logprobs.is_empty() {
                 self.ready.push_back(StreamEvent::Text { text, logprobs });
             }
+            self.ready.extend(calls.into_iter().map(|call| StreamEvent::ToolCall { call }));
             self.reason = choice.finish_reason.or(self.reason);
         }
         Ok(())
@@ -200,6 +204,16 @@ mod tests {
         let events = parse(stream, 7).unwrap();
         let [StreamEvent::Text { logprobs, .. }] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((logprobs[0].logprob, logprobs[0].top_logprobs[1].token.as_str()), (-0.5, "b"));
+    }
+
+    #[test]
+    fn pieces_of_a_call_are_events() {
+        let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"call_1\",\"type\":\"function\",\
+                      \"function\":{\"name\":\"f\",\"arguments\":\"\"}}]},\"finish_reason\":null}]}\n\n\
+                      data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{}\"}}]}}]}\n\n";
+        let begin = ToolCallDelta::begin(0, "call_1".into(), "f".into());
+        let calls = [begin, ToolCallDelta::more(0, "{}".into())].map(|call| StreamEvent::ToolCall { call });
+        assert_eq!(parse(stream, 11).unwrap(), calls);
     }
 
     #[test]

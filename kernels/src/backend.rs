@@ -221,6 +221,11 @@ pub trait Backend: Send + 'static {
         1
     }
 
+    /// Whether sequences may bring [`LogitEdits`](crate::sampling::LogitEdits); where not, a step with them is refused.
+    fn edits_logits(&self) -> bool {
+        true
+    }
+
     /// Uploads what differs from step to step. Rows of the step: the sequences' tokens, concatenated. A step that was begun and not sampled is
     /// given up; it has had no effect but on cache slots at and behind each sequence's `start`.
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError>;

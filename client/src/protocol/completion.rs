@@ -1,6 +1,7 @@
 //! Answers of the OpenAI routes: whole completions, streamed chunks, the model list.
 
 use super::finish::FinishReason;
+use super::tools::{ToolCall, ToolCallDelta};
 use super::usage::Usage;
 use serde::{Deserialize, Serialize};
 
@@ -26,13 +27,25 @@ pub struct ChatCompletion {
 pub struct ChatChoice {
     /// 0.
     pub index: u32,
-    /// Role `assistant` and the text.
-    pub message: super::prompt::ChatMessage,
+    /// What the model said.
+    pub message: Answered,
     /// Where asked for.
     #[serde(default)]
     pub logprobs: Option<ChatLogprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
+}
+
+/// What a model said: text, calls, or both.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answered {
+    /// `assistant`.
+    pub role: String,
+    /// Text; null where there are calls alone.
+    pub content: Option<String>,
+    /// Calls of functions, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
 }
 
 /// A server-sent event of a chat completion. The first carries the role, the last with a choice the reason.
@@ -76,6 +89,9 @@ pub struct Delta {
     /// Text, always whole UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// More of the calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallDelta>,
 }
 
 /// Log-probabilities of a chat answer.
@@ -85,7 +101,7 @@ pub struct ChatLogprobs {
     pub content: Vec<LogprobEntry>,
 }
 
-/// A drawn token and the most likely ones; natural log, of the model's own distribution.
+/// A drawn token and the most likely ones; natural log, of the model's distribution after grammar, penalties and biases, at temperature 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogprobEntry {
     /// Its text; incomplete UTF-8 shows as U+FFFD.

@@ -3,6 +3,7 @@
 use super::completion::LogprobEntry;
 use super::error::Error;
 use super::finish::FinishReason;
+use super::tools::ToolCallDelta;
 use super::usage::Usage;
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +20,18 @@ pub enum StreamEvent {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         logprobs: Vec<LogprobEntry>,
     },
+    /// More of a call of a function.
+    ToolCall {
+        /// What is new of it.
+        call: ToolCallDelta,
+    },
     /// The end; nothing follows.
     Finished {
         /// Why.
         reason: FinishReason,
         /// True counts, whatever the reason.
         usage: Usage,
-        /// What went wrong, where the reason is neither `stop` nor `length`.
+        /// What went wrong, where the reason is not `stop`, `length` or `tool_calls`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Error>,
     },
@@ -47,6 +53,7 @@ mod tests {
     fn events_are_single_lines_that_come_back() {
         for event in [
             StreamEvent::Text { text: "a\nb".into(), logprobs: vec![] },
+            StreamEvent::ToolCall { call: ToolCallDelta::more(1, "{".into()) },
             StreamEvent::Finished { reason: FinishReason::Stop, usage: Usage::default(), error: None },
             StreamEvent::Finished {
                 reason: FinishReason::Deadline,

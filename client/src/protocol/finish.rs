@@ -3,15 +3,17 @@
 use super::error::ErrorKind;
 use serde::{Deserialize, Serialize};
 
-/// The reason in the terminal event. `stop` and `length` are OpenAI's; the others end a stream that could not be finished.
+/// The reason in the terminal event. `stop`, `length` and `tool_calls` are OpenAI's; the others end a stream that could not be finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FinishReason {
     /// End-of-sequence token or a stop string.
     Stop,
-    /// `max_tokens` reached.
+    /// `max_tokens` reached: what has a form may end early.
     Length,
+    /// As `stop`, and functions are called.
+    ToolCalls,
     /// The caller cancelled.
     Cancelled,
     /// The deadline passed.
@@ -32,6 +34,7 @@ impl FinishReason {
         match self {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
+            FinishReason::ToolCalls => "tool_calls",
             FinishReason::Cancelled => "cancelled",
             FinishReason::Deadline => "deadline",
             FinishReason::SlowReader => "slow_reader",
@@ -56,7 +59,7 @@ impl FinishReason {
     /// None where the answer is whole as asked; otherwise the error it amounts to.
     pub fn error_kind(self) -> Option<ErrorKind> {
         match self {
-            FinishReason::Stop | FinishReason::Length => None,
+            FinishReason::Stop | FinishReason::Length | FinishReason::ToolCalls => None,
             FinishReason::Cancelled => Some(ErrorKind::Cancelled),
             FinishReason::Deadline => Some(ErrorKind::Deadline),
             FinishReason::SlowReader => Some(ErrorKind::SlowReader),

@@ -1,11 +1,13 @@
 //! Every message of socket and bus as a type, with no I/O: what the daemon reads and writes, clients write and read.
 //! The field documentation here is the protocol's reference; the protocol page is made from it.
 
+pub mod bias;
 pub mod completion;
 pub mod error;
 pub mod event;
 mod fields;
 pub mod finish;
+pub mod form;
 pub mod jobs;
 pub mod names;
 pub mod options;
@@ -13,16 +15,19 @@ pub mod prompt;
 pub mod request;
 pub mod status;
 pub mod tables;
+pub mod tools;
 pub mod unsupported;
 pub mod usage;
 
+pub use bias::LogitBias;
 pub use completion::{
-    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Completion, CompletionChoice, Delta, LogprobEntry, ModelCard,
-    ModelList, TextLogprobs, TopLogprob,
+    Answered, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Completion, CompletionChoice, Delta, LogprobEntry,
+    ModelCard, ModelList, TextLogprobs, TopLogprob,
 };
 pub use error::{Error, ErrorBody, ErrorKind};
 pub use event::{RequestHandle, StreamEvent};
 pub use finish::FinishReason;
+pub use form::{JsonSchema, ResponseFormat, StructuredOutputs};
 pub use jobs::{JobList, JobState, JobStatus, KernelVerdict, Qualification, StartJob, Verdict};
 pub use options::{GenerationOptions, Priority, RequestTables, SkipdOptions, StreamOptions};
 pub use prompt::{ChatMessage, Content, Prompt, Stop};
@@ -33,4 +38,5 @@ pub use status::{
     Status, TableNames, TokenizeRequest, TokenizeResponse,
 };
 pub use tables::{DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier, TierList};
+pub use tools::{CalledFunction, FunctionDelta, Tool, ToolCall, ToolCallDelta, ToolChoice};
 pub use usage::{DecodeUsage, PrefillUsage, SkipdUsage, Timings, Usage};

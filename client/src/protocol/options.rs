@@ -1,9 +1,12 @@
 //! How to generate: the options that chat, text completions and the bus share.
 
+use super::bias::LogitBias;
 use super::error::{Error, ErrorKind};
 use super::fields::Fields;
+use super::form::{ResponseFormat, StructuredOutputs};
 use super::prompt::Stop;
 use super::tables::Selector;
+use super::tools::{Tool, ToolChoice};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -34,6 +37,30 @@ pub struct GenerationOptions {
     /// Seed of the draw; without one the daemon takes a random one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Taken from a token's logit for each time it was drawn, −2 to 2. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f32>,
+    /// Taken from a token's logit once it was drawn, −2 to 2. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f32>,
+    /// Added to tokens' logits; at most 300 entries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_bias: Option<LogitBias>,
+    /// The form of the answer. Default `text`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<ResponseFormat>,
+    /// The form of the answer, as vLLM asks for it; one of the two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured_outputs: Option<StructuredOutputs>,
+    /// Functions the model may call (chat).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool>,
+    /// Whether it is to call, and which. Default `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<ToolChoice>,
+    /// Whether one answer may hold several calls. Default true; a named function is called once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel_tool_calls: Option<bool>,
     /// Strings that end the answer and are not part of it; at most 16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
@@ -60,6 +87,9 @@ pub struct GenerationOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipd: Option<SkipdOptions>,
 }
+
+/// Options that travel as JSON text on the bus.
+const AS_TEXT: [&str; 5] = ["response_format", "structured_outputs", "tools", "tool_choice", "logit_bias"];
 
 fn is_false(value: &bool) -> bool {
     !value
@@ -154,8 +184,16 @@ impl GenerationOptions {
         Self { skip_special_tokens: true, ..Self::default() }
     }
 
-    /// Options from the keys of a bus call; an unknown key is an error that names it.
+    /// Options from the keys of a bus call; an unknown key is an error that names it. Forms, tools and biases may also come as JSON text,
+    /// which keeps the order of a schema's properties: a D-Bus dictionary has none.
     pub fn from_bus(mut keys: Map<String, Value>) -> Result<Self, Error> {
+        for key in AS_TEXT {
+            if let Some(Value::String(text)) = keys.get(key)
+                && let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text)
+            {
+                keys.insert(key.to_owned(), value);
+            }
+        }
         let mut own = Map::new();
         for key in ["priority", "deadline_ms", "prefix_reuse", "tables"] {
             own.extend(keys.shift_remove(key).map(|value| (key.to_owned(), value)));
@@ -180,6 +218,11 @@ impl GenerationOptions {
         };
         keys.shift_remove("stream");
         keys.shift_remove("stream_options");
+        for key in AS_TEXT {
+            if let Some(value) = keys.get_mut(key).filter(|value| !value.is_string()) {
+                *value = value.to_string().into();
+            }
+        }
         if let Some(Value::Object(own)) = keys.shift_remove("skipd") {
             keys.extend(own);
         }
@@ -209,6 +252,14 @@ impl GenerationOptions {
             top_k,
             min_p: fields.optional("min_p")?,
             seed,
+            frequency_penalty: fields.optional("frequency_penalty")?,
+            presence_penalty: fields.optional("presence_penalty")?,
+            logit_bias: fields.optional("logit_bias")?.map(LogitBias::read).transpose()?,
+            response_format: fields.inner("response_format")?.map(ResponseFormat::take).transpose()?,
+            structured_outputs: fields.inner("structured_outputs")?.map(StructuredOutputs::take).transpose()?,
+            tools: fields.optional("tools")?.map(Tool::list).transpose()?.unwrap_or_default(),
+            tool_choice: fields.optional("tool_choice")?.map(ToolChoice::read).transpose()?,
+            parallel_tool_calls: fields.optional("parallel_tool_calls")?,
             stop: fields.optional("stop")?,
             logprobs: None,
             ignore_eos: fields.optional("ignore_eos")?.unwrap_or(false),
@@ -229,6 +280,9 @@ impl GenerationOptions {
         range("temperature", self.temperature, |v| (0.0..=2.0).contains(&v), "[0, 2]")?;
         range("top_p", self.top_p, |v| v > 0.0 && v <= 1.0, "(0, 1]")?;
         range("min_p", self.min_p, |v| (0.0..=1.0).contains(&v), "[0, 1]")?;
+        range("frequency_penalty", self.frequency_penalty, |v| (-2.0..=2.0).contains(&v), "[-2, 2]")?;
+        range("presence_penalty", self.presence_penalty, |v| (-2.0..=2.0).contains(&v), "[-2, 2]")?;
+        self.check_forms()?;
         if self.max_tokens == Some(0) {
             return Err(Error::invalid("max_tokens", "must be at least 1"));
         }
@@ -245,6 +299,33 @@ impl GenerationOptions {
     }
 }
 
+impl GenerationOptions {
+    /// One form at a time, and a choice of tools that are there.
+    fn check_forms(&self) -> Result<(), Error> {
+        let formed = self.response_format.as_ref().is_some_and(|format| *format != ResponseFormat::Text);
+        if formed && self.structured_outputs.is_some() {
+            return Err(Error::invalid("structured_outputs", "stands beside `response_format`: one of them"));
+        }
+        match &self.tool_choice {
+            Some(ToolChoice::Required) if self.tools.is_empty() => Err(Error::invalid("tool_choice", "needs `tools`")),
+            Some(ToolChoice::Function(name)) if self.tools.iter().all(|tool| tool.name() != name) => {
+                Err(Error::invalid("tool_choice.function.name", format!("`{name}` is not among the tools")))
+            }
+            _ => Ok(()),
+        }?;
+        let calls = !self.tools.is_empty() && self.tool_choice != Some(ToolChoice::None);
+        let form = if formed { Some("response_format") } else { self.structured_outputs.as_ref().map(|_| "structured_outputs") };
+        match form {
+            Some(name) if calls => {
+                let words = "beside `tools` is not supported, unless `tool_choice` is `none`";
+                Err(Error { kind: ErrorKind::Unsupported, ..Error::invalid(name, words) })
+            }
+            Some(name) if self.ignore_eos => Err(Error::invalid("ignore_eos", format!("an answer of a form ends with it: `{name}`"))),
+            _ => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,7 +338,8 @@ mod tests {
     #[test]
     fn bus_options_come_back() {
         let keys = json!({"max_tokens": 8, "temperature": 0.5, "stop": ["x"], "ignore_eos": true, "logprobs": 2, "priority": "control",
-            "tables": {"prefill": "50%"}});
+            "tables": {"prefill": "50%"}, "presence_penalty": 0.5, "logit_bias": {"7": 1.5}, "tool_choice": "auto",
+            "tools": [{"type": "function", "function": {"name": "f"}}]});
         let options = bus(keys.clone()).unwrap();
         assert_eq!(options.skipd.as_ref().unwrap().priority, Some(Priority::Control));
         assert_eq!(Value::Object(options.to_bus()).as_object().unwrap().len(), keys.as_object().unwrap().len());
@@ -287,9 +369,29 @@ mod tests {
             (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
             (json!({"stream_options": true}), "stream_options"),
             (json!({"colour": 1}), "colour"),
+            (json!({"presence_penalty": 2.5}), "presence_penalty"),
+            (json!({"frequency_penalty": "a"}), "frequency_penalty"),
+            (json!({"logit_bias": [1]}), "logit_bias"),
+            (json!({"response_format": "{}"}), "response_format.type"),
+            (json!({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}), "structured_outputs"),
+            (json!({"structured_outputs": "{\"regex\": \"a\", \"choice\": [\"b\"]}"}), "structured_outputs"),
+            (json!({"structured_outputs": {"regex": "a"}, "ignore_eos": true}), "ignore_eos"),
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (json!({"tool_choice": {"type": "function", "function": {"name": "g"}}}), "tool_choice.function.name"),
+            (
+                json!({"tools": "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]", "response_format": {"type": "json_object"}}),
+                "response_format",
+            ),
         ] {
             assert_eq!(bus(keys.clone()).unwrap_err().param.as_deref(), Some(name), "{keys}");
         }
+    }
+
+    #[test]
+    fn a_schema_on_the_bus_keeps_the_order_of_its_properties() {
+        let text = r#"{"type":"json_schema","json_schema":{"name":"n","schema":{"properties":{"z":{},"a":{},"m":{}}}}}"#;
+        let options = bus(json!({"response_format": text})).unwrap();
+        assert_eq!(options.to_bus()["response_format"], text);
     }
 
     #[test]

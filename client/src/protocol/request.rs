@@ -145,12 +145,12 @@ mod tests {
         let body = json!({
             "model": "default", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 5, "logprobs": true,
             "top_logprobs": 3, "stream": true, "stream_options": {"include_usage": true}, "stop": "\n", "seed": 7,
-            "presence_penalty": 0.5, "tools": null, "skipd": {"priority": "background", "prefix_reuse": false}
+            "repetition_penalty": 1.5, "presence_penalty": 0.5, "tools": null, "skipd": {"priority": "background", "prefix_reuse": false}
         });
         let request = ChatRequest::from_json(body.to_string().as_bytes()).unwrap();
         assert_eq!(request.options.max_tokens, Some(5));
         assert_eq!(request.options.logprobs, Some(3));
-        assert_eq!(request.unknown.keys().collect::<Vec<_>>(), ["presence_penalty"]);
+        assert_eq!(request.unknown.keys().collect::<Vec<_>>(), ["repetition_penalty"]);
         let text = serde_json::to_string(&request).unwrap();
         assert_eq!(serde_json::from_str::<ChatRequest>(&text).unwrap(), request);
     }

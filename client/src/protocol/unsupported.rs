@@ -4,14 +4,13 @@ use super::error::{Error, ErrorKind};
 use super::prompt::ChatMessage;
 use serde_json::{Map, Value};
 
-/// Fields that would change the output. A value that asks for nothing (zero, false, empty, `auto`, type `text`) is let through.
+/// Fields that would change the output. A value that asks for nothing (zero, false, empty, `auto`) is let through.
 pub const CHANGES_OUTPUT: &[&str] = &[
     "audio",
     "bad_words",
     "best_of",
     "chat_template",
     "chat_template_kwargs",
-    "frequency_penalty",
     "function_call",
     "functions",
     "grammar",
@@ -20,19 +19,13 @@ pub const CHANGES_OUTPUT: &[&str] = &[
     "guided_json",
     "guided_regex",
     "length_penalty",
-    "logit_bias",
     "min_tokens",
     "modalities",
     "prediction",
-    "presence_penalty",
     "reasoning_effort",
     "repetition_penalty",
-    "response_format",
     "stop_token_ids",
-    "structured_outputs",
     "suffix",
-    "tool_choice",
-    "tools",
     "truncate_prompt_tokens",
     "typical_p",
     "use_beam_search",
@@ -40,8 +33,8 @@ pub const CHANGES_OUTPUT: &[&str] = &[
     "web_search_options",
 ];
 
-/// Fields of a message that say something which only a template with tools, or a model with ears, would show.
-const OF_A_MESSAGE: &[&str] = &["tool_calls", "function_call", "audio"];
+/// Fields of a message that say something which no template, or only a model with ears, would show.
+const OF_A_MESSAGE: &[&str] = &["function_call", "audio"];
 
 /// Refuses messages that hold more than is read: what a template leaves out would be lost without a word.
 pub fn check_messages(messages: &[ChatMessage]) -> Result<(), Error> {
@@ -73,8 +66,7 @@ pub fn check(unknown: &Map<String, Value>) -> Result<Vec<String>, Error> {
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match (name, value) {
         ("repetition_penalty" | "length_penalty" | "best_of" | "typical_p", value) => value.as_f64() == Some(1.0),
-        ("tool_choice" | "function_call", Value::String(choice)) => choice == "auto" || choice == "none",
-        ("response_format", Value::Object(format)) => format.get("type").and_then(Value::as_str) == Some("text"),
+        ("function_call", Value::String(choice)) => choice == "auto" || choice == "none",
         ("modalities", Value::Array(kinds)) => kinds.iter().all(|kind| kind == "text"),
         (_, Value::Null | Value::Bool(false)) => true,
         (_, Value::Number(number)) => number.as_f64() == Some(0.0),
@@ -97,12 +89,11 @@ mod tests {
     #[test]
     fn what_changes_the_output_is_refused_by_name() {
         for field in [
-            json!({"presence_penalty": 0.1}),
-            json!({"tools": [{}]}),
-            json!({"tool_choice": "required"}),
-            json!({"response_format": {"type": "json_object"}}),
+            json!({"repetition_penalty": 1.1}),
+            json!({"functions": [{}]}),
+            json!({"guided_json": {"type": "object"}}),
             json!({"best_of": 2}),
-            json!({"logit_bias": {"5": 1}}),
+            json!({"min_tokens": 3}),
         ] {
             let error = verdict(field.clone()).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unsupported);
@@ -113,20 +104,19 @@ mod tests {
     #[test]
     fn calls_in_a_message_are_refused_by_place_and_empty_ones_pass() {
         let messages = |value: Value| ChatMessage::list(value).unwrap();
-        let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
-        for (name, value) in [("tool_calls", json!([call])), ("function_call", json!({"name": "f"})), ("audio", json!({"id": "a"}))] {
+        for (name, value) in [("function_call", json!({"name": "f"})), ("audio", json!({"id": "a"}))] {
             let error =
                 check_messages(&messages(json!([{"role": "user", "content": "a"}, {"role": "assistant", name: value}]))).unwrap_err();
             assert_eq!((error.kind, error.param), (ErrorKind::Unsupported, Some(format!("messages[1].{name}"))));
         }
-        let plain = json!([{"role": "assistant", "content": "a", "tool_calls": [], "function_call": null, "name": "x"}]);
+        let plain = json!([{"role": "assistant", "content": "a", "audio": {}, "function_call": null, "name": "x"}]);
         assert_eq!(check_messages(&messages(plain)), Ok(()));
     }
 
     #[test]
     fn defaults_pass_and_the_rest_is_named() {
-        let harmless = json!({"presence_penalty": 0, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "best_of": 1,
-            "store": true, "metadata": {}});
+        let harmless =
+            json!({"repetition_penalty": 1, "functions": [], "function_call": "auto", "best_of": 1, "store": true, "metadata": {}});
         assert_eq!(verdict(harmless).unwrap(), ["store", "metadata"]);
     }
 }

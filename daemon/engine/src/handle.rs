@@ -1,5 +1,6 @@
 //! The engine seen from outside: requests in, events out, control by message. Nothing here blocks on the engine's step.
 
+use crate::grammar::Grammar;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
@@ -78,6 +79,33 @@ pub struct Request {
     pub client: ClientId,
     /// Tables of this request alone, where the caller was authorised; None: those in force at admission.
     pub tables: Option<TableSet>,
+    /// What changes the logits its tokens are drawn from.
+    pub steering: Steering,
+}
+
+/// What changes a request's logits before its tokens are drawn.
+#[derive(Clone, Debug, Default)]
+pub struct Steering {
+    /// The form of the answer.
+    pub grammar: Option<Grammar>,
+    /// Taken from a token's logit for each time it was drawn.
+    pub frequency_penalty: f32,
+    /// Taken from a token's logit once it was drawn.
+    pub presence_penalty: f32,
+    /// Added to tokens' logits; no token twice.
+    pub bias: Vec<(u32, f32)>,
+}
+
+impl Steering {
+    /// It changes nothing.
+    pub fn is_idle(&self) -> bool {
+        self.bias.is_empty() && !self.follows()
+    }
+
+    /// It depends on the tokens drawn so far: none can be drawn before the one in front of it was seen.
+    pub fn follows(&self) -> bool {
+        self.grammar.is_some() || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
 }
 
 /// Why a request was not accepted.
@@ -119,6 +147,9 @@ pub enum SubmitError {
         /// Queue length.
         limit: u32,
     },
+    /// Logits cannot be changed on this device.
+    #[error("the device's kernels cannot change logits: no structured output, penalties or logit bias")]
+    NoSteering,
     /// A request asks for at least one token.
     #[error("max_tokens is 0: a request asks for at least one token")]
     NoTokens,

@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod decoder;
 pub mod detokenize;
 pub mod engine;
+pub mod grammar;
 pub mod handle;
 pub mod scheduler;
 pub mod stats;

@@ -73,6 +73,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     specials: Map<String, Json>,
     file: &'static str,
+    calls: bool,
 }
 
 /// What a conversation is rendered with besides its messages.
@@ -114,6 +115,11 @@ impl ChatTemplate {
         Ok(Some(Self { file, ..Self::compile(source, special_tokens(&config))? }))
     }
 
+    /// Whether it tells the model of tools, and asks for calls as `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` (Hermes, Qwen).
+    pub fn calls(&self) -> bool {
+        self.calls
+    }
+
     /// The file it came from.
     pub fn file(&self) -> &'static str {
         self.file
@@ -127,10 +133,12 @@ impl ChatTemplate {
         if source.len() > MAX_TEMPLATE {
             return Err(TemplateError::Syntax(format!("longer than {MAX_TEMPLATE} bytes")));
         }
+        let has = |text: &str| source.contains(text);
+        let calls = has("tools") && has("<tool_call>") && has("arguments") && !has("<function=");
         let mut environment = environment::new();
         let source = environment::without_generation_marks(&source);
         room::run(|| environment.add_template_owned(NAME, source))?.map_err(|e| TemplateError::Syntax(first_line(&e)))?;
-        Ok(Self { environment, specials, file: FILE })
+        Ok(Self { environment, specials, file: FILE, calls })
     }
 
     /// Renders a conversation. Each message is an object with `role` and `content` (a string, null, or a list of text parts), and

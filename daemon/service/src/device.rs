@@ -82,14 +82,7 @@ pub fn needs(checkpoint: &Checkpoint, cache: KvFormat) -> Result<Needs, String> 
     let format = checkpoint.embedding().map_err(|error| error.to_string())?.format;
     let activations = if format == WeightFormat::Fp16 { Activations::Fp16 } else { Activations::Bf16 };
     let a = checkpoint.architecture();
-    Ok(Needs {
-        head_dim: a.head_dim,
-        group: a.heads / a.kv_heads.max(1),
-        cache,
-        activations,
-        gate: a.activation,
-        windowed: a.windowed.is_some(),
-    })
+    Ok(Needs { head_dim: a.head_dim, group: a.heads / a.kv_heads.max(1), cache, activations, gate: a.activation })
 }
 
 /// Chooses; tries the kernels first where that has to be.

@@ -46,6 +46,10 @@ impl<M: StepModel> StepModel for Faulty<M> {
         self.model.depth()
     }
 
+    fn edits_logits(&self) -> bool {
+        self.model.edits_logits()
+    }
+
     fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
         self.model.start(seqs, interrupted)
     }

@@ -9,6 +9,7 @@ mod fallback;
 mod faults;
 mod faulty;
 mod files;
+mod forms;
 pub mod generation;
 pub mod http;
 pub mod jobs;

@@ -5,6 +5,7 @@ use crate::device::{self, Choice, Chosen};
 use crate::fallback::place;
 use crate::faults::{Faults, Rung};
 use crate::faulty::start;
+use crate::forms::Forms;
 use crate::load::{LoadError, is_device_fault};
 use crate::state::{Daemon, Model, SamplingDefaults};
 use crate::tables::{Opened, Paths};
@@ -66,6 +67,7 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
         name: config.model_name.clone(),
         family,
         layers,
+        forms: Forms::new(text.clone(), &engine.model().eos),
         engine,
         text,
         defaults,

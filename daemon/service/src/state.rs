@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::faults::Rung;
+use crate::forms::Forms;
 use crate::jobs::Jobs;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::metrics::Metrics;
@@ -46,6 +47,8 @@ pub struct Model {
     pub engine: EngineHandle,
     /// Tokenizer and template.
     pub text: Arc<dyn TextModel>,
+    /// Forms that answers are held to.
+    pub(crate) forms: Forms,
     /// Sampling where a request says nothing.
     pub defaults: SamplingDefaults,
     /// Scale tables.

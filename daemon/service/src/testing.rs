@@ -2,13 +2,14 @@
 
 use crate::config::{Config, Settings};
 use crate::faults::Rung;
+use crate::forms::Forms;
 use crate::load::LoadError;
 use crate::peer::Peer;
 use crate::state::{Daemon, Model, SamplingDefaults};
 use crate::tables::{OnDrift, Opened};
 use crate::text::TextModel;
 use skip_client::Error;
-use skip_client::protocol::ChatMessage;
+use skip_client::protocol::{ChatMessage, Tool};
 use skip_engine::detokenize::TokenText;
 use skip_engine::engine::{CacheSize, ModelInfo, StepModel};
 use skip_engine::{Engine, EngineHandle, EngineOptions};
@@ -31,9 +32,18 @@ impl TextModel for ByteText {
         Ok(text.bytes().map(u32::from).collect())
     }
 
-    fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Error> {
+    fn encode_chat(&self, messages: &[ChatMessage], tools: &[Tool]) -> Result<Vec<u32>, Error> {
+        let tools: String = tools.iter().map(|tool| format!("{}\n", tool.name())).collect();
         let rendered: String = messages.iter().map(|m| format!("{}:{}\n", m.role, m.content.0)).collect();
-        self.encode(&rendered)
+        self.encode(&(tools + &rendered))
+    }
+
+    fn calls(&self) -> bool {
+        true
+    }
+
+    fn tokens(&self) -> usize {
+        256
     }
 }
 
@@ -47,7 +57,7 @@ impl TokenText for ByteText {
     }
 }
 
-/// Says a, b, c … by position in the answer's sequence; every step takes `step`.
+/// Says a, b, c … by position in the answer's sequence, or where it may not, the first character that it may; every step takes `step`.
 struct Alphabet {
     step: Duration,
     gave: StepReport,
@@ -76,7 +86,10 @@ impl StepModel for Alphabet {
                 seq.sample.map(|params| {
                     let letter = b'a' + (seq.start + seq.tokens.len()) as u8 % 26;
                     let top = (0..params.logprobs.unwrap_or(0)).map(|n| (u32::from(b'a' + n), -1.0 - f32::from(n))).collect();
-                    Sampled { token: letter.into(), logprob: params.logprobs.map(|_| -0.25), top }
+                    let edits = params.edits.as_deref();
+                    let may = |&token: &u32| edits.is_none_or(|edits| edits.allows(token as usize));
+                    let token = [u32::from(letter)].into_iter().chain(33..256).chain(0..33).find(may).unwrap_or(u32::MAX);
+                    Sampled { token, logprob: params.logprobs.map(|_| -0.25), top }
                 })
             })
             .collect();
@@ -114,26 +127,21 @@ fn engine(load: impl FnOnce() -> Result<Alphabet, skip_engine::engine::LoadError
 
 fn model(engine: EngineHandle) -> Model {
     let tables = Opened::empty().serve(engine.clone(), OnDrift::Warn);
+    let text = Arc::new(ByteText);
     Model {
         name: "alphabet".into(),
         family: "test",
         layers: 1,
         engine,
-        text: Arc::new(ByteText),
+        forms: Forms::new(text.clone(), &[0]),
+        text,
         defaults: SamplingDefaults::default(),
         tables,
         backend_reason: "a test".into(),
         degraded: None,
         kernel_notes: Vec::new(),
         rung: Rung::All,
-        needs: Needs {
-            head_dim: 64,
-            group: 1,
-            cache: KvFormat::Fp16,
-            activations: Activations::Bf16,
-            gate: Activation::Silu,
-            windowed: false,
-        },
+        needs: Needs { head_dim: 64, group: 1, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu },
         created: SystemTime::now(),
     }
 }

@@ -1,7 +1,8 @@
 //! What the service needs of a tokenizer and a chat template, so that tests can do with bytes.
 
 use crate::renderer::{RenderError, Renderer};
-use skip_client::protocol::ChatMessage;
+use serde_json::Value;
+use skip_client::protocol::{ChatMessage, Tool};
 use skip_client::{Error, ErrorKind};
 use skip_engine::detokenize::TokenText;
 use skip_engine::tokenizer::Tokenizer;
@@ -14,7 +15,12 @@ pub trait TextModel: TokenText {
     /// Tokens of text as it is, with the special tokens a prompt begins with.
     fn encode(&self, text: &str) -> Result<Vec<u32>, Error>;
     /// Tokens of a conversation, rendered by the model's template up to where the answer begins.
-    fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Error>;
+    /// It is told of `tools`; empty where [`Self::calls`] is false.
+    fn encode_chat(&self, messages: &[ChatMessage], tools: &[Tool]) -> Result<Vec<u32>, Error>;
+    /// Whether the template tells the model of tools, in a form whose calls are understood.
+    fn calls(&self) -> bool;
+    /// One more than the largest token id.
+    fn tokens(&self) -> usize;
 }
 
 /// The tokenizer and template of a checkpoint's folder whose embedding has `vocab` rows; the error names the file.
@@ -40,14 +46,23 @@ impl TextModel for FolderText {
         self.ids(text, true)
     }
 
-    fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Error> {
+    fn encode_chat(&self, messages: &[ChatMessage], tools: &[Tool]) -> Result<Vec<u32>, Error> {
         let Some(template) = &self.template else {
             return Err(Error::new(ErrorKind::Unsupported, "the model has no chat template: use text completions").at("messages"));
         };
-        let messages: Vec<_> = messages.iter().map(template_message).collect();
-        let text = template.render(&messages).map_err(refusal)?;
+        let messages = messages.iter().enumerate().map(|(i, message)| template_message(i, message)).collect::<Result<Vec<_>, _>>()?;
+        let tools: Vec<_> = tools.iter().map(|tool| serde_json::to_value(tool).unwrap_or_default()).collect();
+        let text = template.render(&messages, &tools).map_err(refusal)?;
         // The template has written the special tokens itself.
         self.ids(&text, false)
+    }
+
+    fn calls(&self) -> bool {
+        self.template.as_ref().is_some_and(Renderer::calls)
+    }
+
+    fn tokens(&self) -> usize {
+        self.tokenizer.vocab_size()
     }
 }
 
@@ -62,12 +77,36 @@ impl TokenText for FolderText {
 }
 
 /// As a template reads it; `developer` is what newer OpenAI clients call `system`.
-fn template_message(message: &ChatMessage) -> serde_json::Value {
+fn template_message(index: usize, message: &ChatMessage) -> Result<Value, Error> {
     let role = if message.role == "developer" { "system" } else { &message.role };
     let mut fields = message.other.clone();
     fields.insert("role".into(), role.into());
     fields.insert("content".into(), message.content.0.as_str().into());
-    fields.into()
+    if let Some(calls) = fields.get_mut("tool_calls") {
+        let calls = calls.as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+        for (call, value) in calls.iter_mut().enumerate() {
+            arguments_as_object(value).map_err(|field| {
+                Error::invalid(
+                    format!("messages[{index}].tool_calls[{call}].{field}"),
+                    "a call has a function with its name, and its arguments as a JSON object or the text of one",
+                )
+            })?;
+        }
+    }
+    Ok(fields.into())
+}
+
+/// OpenAI has a call's arguments as text, a template as an object; the field that is wrong otherwise.
+fn arguments_as_object(call: &mut Value) -> Result<(), &'static str> {
+    let function = call.get_mut("function").and_then(Value::as_object_mut).ok_or("function")?;
+    if !function.get("name").is_some_and(Value::is_string) {
+        return Err("function.name");
+    }
+    let arguments = function.get_mut("arguments").ok_or("function.arguments")?;
+    if let Value::String(text) = arguments {
+        *arguments = serde_json::from_str(text).map_err(|_| "function.arguments")?;
+    }
+    if arguments.is_object() { Ok(()) } else { Err("function.arguments") }
 }
 
 fn refusal(error: RenderError) -> Error {
@@ -78,5 +117,32 @@ fn refusal(error: RenderError) -> Error {
             Error::invalid("messages", error.to_string())
         }
         RenderError::Template(_) | RenderError::Process(_) => Error::new(ErrorKind::Internal, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_template_reads_a_call_s_arguments_as_an_object_and_wrong_ones_are_named() {
+        let said =
+            |call: Value| ChatMessage::list(json!([{"role": "assistant", "content": null, "tool_calls": [call]}])).unwrap().remove(0);
+        let call = |arguments: Value| json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        for arguments in [json!("{\"a\": 1}"), json!({"a": 1})] {
+            let message = template_message(0, &said(call(arguments))).unwrap();
+            assert_eq!(message["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
+        }
+        for (wrong, field) in [
+            (call(json!("{")), "function.arguments"),
+            (call(json!([1])), "function.arguments"),
+            (json!({"function": {"name": "f"}}), "function.arguments"),
+            (json!({"function": {"arguments": "{}"}}), "function.name"),
+            (json!(3), "function"),
+        ] {
+            let error = template_message(2, &said(wrong)).unwrap_err();
+            assert_eq!(error.param, Some(format!("messages[2].tool_calls[0].{field}")));
+        }
     }
 }

@@ -23,7 +23,7 @@ fn open(dir: &Path) -> Result<Option<Renderer>, RenderError> {
 }
 
 fn say(renderer: &Renderer, content: &str) -> Result<String, RenderError> {
-    renderer.render(&[json!({"role": "user", "content": content})])
+    renderer.render(&[json!({"role": "user", "content": content})], &[])
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn fuel_and_refusals_are_told_without_ending_the_process() {
         assert!(error.to_string().contains(words) && error.to_string().contains("chat_template.jinja"), "{error}");
     }
     let renderer = open(folder("x").path()).unwrap().unwrap();
-    let error = renderer.render(&[json!({"role": "user", "content": 3})]).unwrap_err();
+    let error = renderer.render(&[json!({"role": "user", "content": 3})], &[]).unwrap_err();
     assert!(matches!(&error, RenderError::Refused { param, .. } if param == "messages[0].content"), "{error}");
 }
 

@@ -22,6 +22,14 @@ struct SampleParams {
     int32_t logprobs;                   // most likely tokens to report, 0 to 20; -1: no log-probabilities
 };
 
+// A row's edits, 16 bytes: where they lie, in words from the beginning of what the kernel is given.
+struct Edits {
+    int32_t mask;                       // bit i % 32 of word i / 32: token i may be drawn; those behind the last word may not. -1: all may
+    int32_t mask_words;
+    int32_t added;                      // pairs (token, bits of a float that is added to its logit), no token twice
+    int32_t added_count;
+};
+
 // 172 bytes, alignment 4.
 struct Drawn {
     uint32_t token;                     // or kNoToken

@@ -1,6 +1,7 @@
 //! The host sampler: from a row of logits to a token. It is the reference for one on a device.
 //!
-//! Order of the filters: temperature, top-k, top-p (of what top-k left), min-p, then one draw that depends on (seed, position) alone.
+//! Order of the filters: edits of the logits, temperature, top-k, top-p (of what top-k left), min-p, then one draw that depends on
+//! (seed, position) alone.
 
 use std::cmp::Ordering;
 
@@ -12,6 +13,8 @@ const FIRST_CANDIDATES: usize = 512;
 /// Draws the token at absolute position `position` from `logits`. NaN counts as −∞ and +∞ as the largest finite number; ties go to the
 /// lowest id; where every logit is −∞ there is no token.
 pub fn sample(logits: &[f32], params: &SamplingParams, position: usize) -> Sampled {
+    let edited = params.edits.as_ref().map(|edits| edits.applied(logits));
+    let logits = edited.as_deref().unwrap_or(logits);
     let token = if params.temperature > 0.0 { draw(logits, params, position) } else { argmax(logits) };
     if value(logits, token) == f32::NEG_INFINITY {
         return Sampled { token: NO_TOKEN, ..Sampled::default() };
@@ -152,6 +155,8 @@ fn nucleus(logits: &[f32], top_k: usize, top_p: f64, weight: &dyn Fn(u32) -> f64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::LogitEdits;
+    use std::sync::Arc;
 
     fn params(temperature: f32) -> SamplingParams {
         SamplingParams { temperature, ..SamplingParams::default() }
@@ -234,6 +239,25 @@ mod tests {
         let p = SamplingParams { top_p: 0.5, ..params(1.0) };
         let highest = (0..4000).map(|i| sample(&logits, &p, i).token).max().unwrap() as usize;
         assert!((FIRST_CANDIDATES..2 * FIRST_CANDIDATES).contains(&highest), "{highest}");
+    }
+
+    #[test]
+    fn edits_come_before_everything_and_log_probabilities_are_of_what_they_leave() {
+        let logits: Vec<f32> = [0.4f32, 0.3, 0.2, 0.1].iter().map(|p| p.ln()).collect();
+        let edits = |allowed: Option<Vec<u32>>, added: &[(u32, f32)]| {
+            let edits = LogitEdits { allowed, added: added.to_vec() };
+            SamplingParams { logprobs: Some(1), edits: Some(Arc::new(edits)), ..params(0.0) }
+        };
+        let drawn = sample(&logits, &edits(Some(vec![0b0110]), &[]), 0);
+        assert_eq!((drawn.token, drawn.top[0].0), (1, 1));
+        assert!((drawn.logprob.unwrap() - 0.6f32.ln()).abs() < 1e-5, "{drawn:?}");
+        assert_eq!(sample(&logits, &edits(None, &[(3, 2.0)]), 0).token, 3);
+        // A mask holds whatever is added, and ends where its words do.
+        assert_eq!(sample(&logits, &edits(Some(vec![0b0110]), &[(3, 100.0), (2, 1.0), (9, 1.0)]), 0).token, 2);
+        assert_eq!(sample(&[0.0; 40], &edits(Some(vec![0]), &[(35, 5.0)]), 0).token, NO_TOKEN);
+        let drawn = SamplingParams { temperature: 1.0, ..edits(Some(vec![0b1010]), &[]) };
+        let shares = shares(&logits, &drawn);
+        assert!(shares[0] == 0.0 && shares[2] == 0.0 && (shares[1] - 0.75).abs() < 0.015, "{shares:?}");
     }
 
     #[test]

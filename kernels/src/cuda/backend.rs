@@ -6,6 +6,7 @@ mod memory;
 use super::attention::{self, Attention, Call, Extras, Operands};
 use super::cubins::{self, Cubins};
 use super::device::{Device, Probe, guarded};
+use super::edits::{self, Edit};
 use super::flight::{self, Flights};
 use super::graph::{Graphs, Key, Skipping};
 use super::launch::{Shape, launch};
@@ -96,6 +97,8 @@ pub struct CudaBackend {
     gather: bool,
     /// Prefill runs on the device's own kernels.
     own_prefill: bool,
+    /// The files have the kernel that edits logits, and it is to be used.
+    edits_logits: bool,
     options: CudaOptions,
     device: Device,
 }
@@ -176,7 +179,8 @@ impl CudaBackend {
             return Err(Unusable::NoCublasLt);
         }
         let device = Device::open(options.device)?;
-        let cubins = Cubins::load(&device, &options.cubins, &options.excluded)?;
+        let mut cubins = Cubins::load(&device, &options.cubins, &options.excluded)?;
+        let edits_logits = cubins.find(edits::KERNEL).is_some();
         let max_samples = options.max_samples.max(1).next_power_of_two();
         Ok(Self {
             products: Products::new(&device)?,
@@ -203,6 +207,7 @@ impl CudaBackend {
             token_bytes: 0,
             gather: false,
             own_prefill: false,
+            edits_logits,
             options,
             device,
         })
@@ -325,7 +330,13 @@ impl Backend for CudaBackend {
         flight::MOST
     }
 
+    fn edits_logits(&self) -> bool {
+        self.edits_logits
+    }
+
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError> {
+        let edited = |seq: &SeqStep<'_>| seq.sample.is_some_and(|params| params.edits.is_some());
+        ensure(self.edits_logits || !seqs.iter().any(edited), || format!("no kernel {} to edit logits with", edits::KERNEL))?;
         self.flights.begin()?;
         self.held = Held::default();
         let most = self.sampler.rows().min(TABLE_SLOTS);
@@ -345,6 +356,7 @@ impl Backend for CudaBackend {
             skipping: self.step.decode.skipping.unwrap_or(Skipping::None),
             greedy: self.step.is_greedy(),
             gather: self.gather,
+            edited: self.step.is_edited(),
         });
         self.graphs.begin(&self.device, key)
     }
@@ -567,7 +579,10 @@ impl Backend for CudaBackend {
             let logits = self.logits_buffer(rows, head.rows)?;
             self.vocab = head.rows;
             let greedy = self.step.is_greedy();
-            if self.graphs.call(fingerprint(9, &[x.data.ptr(), head.data.ptr(), logits, u64::from(greedy)]))? {
+            if self
+                .graphs
+                .call(fingerprint(9, &[x.data.ptr(), head.data.ptr(), logits, u64::from(greedy), u64::from(self.step.is_edited())]))?
+            {
                 self.flush_product()?;
                 let from = x.data.ptr();
                 let norm = self.held.norm.filter(|norm| norm.out == from && self.few(head.rows, head.cols));
@@ -577,6 +592,10 @@ impl Backend for CudaBackend {
                 let product = Product { x: from, norm, w: head.data.ptr(), n: head.rows, k: head.cols, out: logits, wide: true };
                 self.run_product(&product, Behind::Wide(logits))?;
                 let (params, drawn) = (self.step.at(self.step.layout.sampling), self.step.at(self.step.layout.drawn));
+                if self.step.is_edited() {
+                    let (edits, words) = (self.step.at(self.step.layout.edits), self.step.base());
+                    edits::edit(&self.device, &mut self.cubins, Edit { logits, vocab: head.rows, rows, edits, words })?;
+                }
                 let draw = Draw { logits, vocab: head.rows, params, rows, drawn, greedy };
                 self.sampler.draw(&self.device, &mut self.cubins, draw)?;
             }

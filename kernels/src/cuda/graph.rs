@@ -18,6 +18,8 @@ pub(super) struct Key {
     pub greedy: bool,
     /// Skipping is two launches, scan and gather.
     pub gather: bool,
+    /// Some row's logits are edited.
+    pub edited: bool,
 }
 
 /// Which sequences of a phase have a threshold.

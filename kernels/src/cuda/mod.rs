@@ -7,6 +7,7 @@ mod attention;
 mod backend;
 mod cubins;
 mod device;
+mod edits;
 mod flight;
 mod graph;
 mod image;

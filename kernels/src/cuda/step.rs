@@ -3,6 +3,7 @@
 //! Where things lie follows from the padded numbers of rows and sequences alone, so that a recorded graph finds them again.
 
 use super::device::Device;
+use super::edits::{Block, Edits};
 use super::graph::Skipping;
 use super::memory::{DeviceBuffer, Passed, Pinned};
 use super::params::{Counters, Seq, Table};
@@ -33,7 +34,8 @@ impl Part {
     }
 }
 
-/// Where things lie in the block. Votes and draws, which go back to the host, lie side by side. Block tables are last: they are as long as the sequences are.
+/// Where things lie in the block. Votes and draws, which go back to the host, lie side by side. Block tables are last but for masks
+/// and biases: they are as long as the sequences are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     pub tokens: Part,
@@ -49,7 +51,11 @@ pub(super) struct Layout {
     pub decode_counters: Part,
     pub drawn: Part,
     pub work: Part,
+    /// Of each sampling sequence, where its edits lie in `edited`; nothing where none has any.
+    pub edits: Part,
     pub pages: Part,
+    /// Masks and biases.
+    pub edited: Part,
 }
 
 /// One phase's sequences.
@@ -159,6 +165,7 @@ impl StepBlock {
         phase_seqs(&self.step, seqs, Phase::Decode, tables, &mut pages, &mut self.decode);
         let work = work_list(&self.prefill.seqs);
         self.work = work.len();
+        let edits = Block::new(sampling.iter().map(|&i| self.step.seqs[i].sample.as_ref().and_then(|params| params.edits.as_deref())));
 
         let mut l = Layouter(0);
         let layout = Layout {
@@ -174,7 +181,9 @@ impl StepBlock {
             decode_counters: l.part::<Counters>(self.decode.padded),
             drawn: l.part::<Drawn>(self.samples),
             work: l.part::<[i32; 2]>(work.len()),
+            edits: l.part::<Edits>(if edits.is_empty() { 0 } else { self.samples }),
             pages: l.part::<i32>(pages.len()),
+            edited: l.part::<u32>(edits.words.len()),
         };
         self.layout = layout;
         let moved = self.reserve(device, l.0)?;
@@ -188,6 +197,8 @@ impl StepBlock {
         self.turn ^= 1;
         self.copied[self.turn].wait()?;
         let bytes = self.staging[self.turn].bytes_mut();
+        // The words' own place moves with the block tables; a recorded step finds them from the block's beginning.
+        let edited_rows = edits.rows(layout.edited.offset / size_of::<u32>());
         bytes[..layout.pages.offset].fill(0);
         write(bytes, layout.tokens, self.step.tokens.iter().map(|&token| device_token(token)), 0);
         write(bytes, layout.positions, self.step.positions.iter().map(|&p| p as i32), 0);
@@ -198,7 +209,9 @@ impl StepBlock {
         write(bytes, layout.prefill, self.prefill.seqs.iter().copied(), Seq::default());
         write(bytes, layout.decode, self.decode.seqs.iter().copied(), Seq::default());
         write(bytes, layout.work, work.into_iter(), [-1, 0]);
+        write(bytes, layout.edits, edited_rows, Edits::default());
         write(bytes, layout.pages, pages.iter().copied(), 0);
+        write(bytes, layout.edited, edits.words.iter().copied(), 0);
         self.pages = pages;
         // SAFETY: the staging memory is pinned and not written again before its event has passed.
         unsafe { self.block.upload(device, 0, &self.staging[self.turn].bytes()[..l.0])? };
@@ -230,6 +243,11 @@ impl StepBlock {
         (of_phase, Launches { seqs: self.at(seqs), counters: self.at(counters), pages, work, entries: self.work })
     }
 
+    /// The device address of the block.
+    pub fn base(&self) -> u64 {
+        self.block.ptr()
+    }
+
     /// The device address of a part.
     pub fn at(&self, part: Part) -> u64 {
         self.block.ptr() + part.offset as u64
@@ -257,6 +275,11 @@ impl StepBlock {
     pub unsafe fn download(&self, device: &Device, from: usize, to: &mut [u8]) -> Result<(), KernelError> {
         // SAFETY: the caller's contract.
         unsafe { self.block.download(device, from, to) }
+    }
+
+    /// Whether the logits of some row are edited.
+    pub fn is_edited(&self) -> bool {
+        self.layout.edits.bytes > 0
     }
 
     /// Whether every draw of the step is the most likely token, and nothing is reported beside it.

@@ -56,7 +56,8 @@ fn skipctl_bench_measures_dense_and_skipping_in_turn() {
         ["bench", "--prompts", "200,700", "-n", "6", "--rounds", "1", "--concurrency", "1,2", "--prefill-table", "[[256,150]]", "--json"];
     let report: serde_json::Value = serde_json::from_str(&daemon.skipctl(&args).unwrap().ok().unwrap()).unwrap();
     assert_eq!((&report["runtime"], &report["clock_state"]), (&"skipd".into(), &"unpinned".into()));
-    assert!(report["warnings"][0].as_str().unwrap().contains("NOT PINNED"), "{report}");
+    let warnings = report["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|warning| warning.as_str().unwrap().contains("NOT PINNED")), "{report}");
     let runs = report["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 8, "two lengths, two widths, two modes");
     for run in runs {

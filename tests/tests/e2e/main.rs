@@ -15,6 +15,7 @@ mod load;
 mod refusals;
 mod socket;
 mod stopping;
+mod structured;
 mod supervised;
 mod tables;
 

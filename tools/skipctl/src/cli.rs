@@ -141,6 +141,14 @@ pub struct Options {
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
 
+    /// Hold the answer to a JSON schema, read from a file
+    #[arg(long, value_name = "FILE")]
+    pub schema: Option<PathBuf>,
+
+    /// Hold the answer to a regular expression, from its beginning to its end
+    #[arg(long, value_name = "RE", conflicts_with = "schema")]
+    pub regex: Option<String>,
+
     /// Do not end at an end-of-sequence token
     #[arg(long)]
     pub ignore_eos: bool,

@@ -136,6 +136,10 @@ impl<B: Backend> StepModel for Decoder<B> {
         self.backend.depth()
     }
 
+    fn edits_logits(&self) -> bool {
+        self.backend.edits_logits()
+    }
+
     fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {
         self.backend.begin_step(seqs)?;
         self.layers(seqs.iter().any(|seq| seq.sample.is_some()), interrupted)?;

@@ -19,6 +19,8 @@ pub(super) struct Shared {
     /// Requests accepted and not yet admitted or ended.
     pub(super) waiting: AtomicU32,
     pub(super) draining: AtomicBool,
+    /// The device can change logits; true until it is known.
+    pub(super) edits_logits: AtomicBool,
     pub(super) status: Mutex<Status>,
     pub(super) state: watch::Sender<EngineState>,
     next_id: AtomicU64,
@@ -34,6 +36,7 @@ impl Shared {
             token_buffer: token_buffer.max(1),
             waiting: AtomicU32::new(0),
             draining: AtomicBool::new(false),
+            edits_logits: AtomicBool::new(true),
             state: watch::Sender::new(EngineState::Loading { progress: 0.0 }),
             next_id: AtomicU64::new(1),
         }
@@ -96,7 +99,8 @@ impl EngineHandle {
     }
 
     fn check(&self, request: &Request) -> Result<(), SubmitError> {
-        let Shared { info, cache, .. } = &*self.shared;
+        let shared = &*self.shared;
+        let Shared { info, cache, .. } = shared;
         if self.shared.state.borrow().is_final() {
             return Err(self.stopped_error());
         }
@@ -108,6 +112,9 @@ impl EngineHandle {
         }
         if let Some(&id) = request.prompt.iter().find(|id| **id >= info.vocabulary) {
             return Err(SubmitError::BadToken { id, vocabulary: info.vocabulary });
+        }
+        if !request.steering.is_idle() && !shared.edits_logits.load(Ordering::Acquire) {
+            return Err(SubmitError::NoSteering);
         }
         let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let total = u64::from(prompt) + u64::from(request.max_tokens);

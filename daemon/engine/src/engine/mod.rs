@@ -113,7 +113,8 @@ impl Engine {
         let shared = Arc::new(Shared::new(info, cache, options.queue_limit, options.token_buffer, options.tables.clone()));
         let (control, messages) = mpsc::unbounded_channel();
         let handle = EngineHandle { shared: shared.clone(), control };
-        let thread = std::thread::Builder::new().name("engine".into());
+        // Forms of answers nest, and what may follow is told on this thread; address space, used as it is needed.
+        let thread = std::thread::Builder::new().name("engine".into()).stack_size(16 << 20);
         let spawned = thread.spawn({
             let shared = shared.clone();
             move || run::run(&shared, messages, &options, load)
@@ -138,6 +139,10 @@ pub trait StepModel {
     /// Steps that may be started before the first of them is finished; see [`skip_kernels::Backend::depth`].
     fn depth(&self) -> usize {
         1
+    }
+    /// Whether sequences may bring edits of their logits; see [`skip_kernels::Backend::edits_logits`].
+    fn edits_logits(&self) -> bool {
+        true
     }
     /// Starts a step. `interrupted` is asked between layers; once it says true the step ends with [`KernelError::Aborted`] and has no effect
     /// but on cache slots at and behind each sequence's `start`. A step that was not started is not finished either.

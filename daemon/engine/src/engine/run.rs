@@ -104,6 +104,7 @@ impl<'a> Loop<'a> {
     }
 
     fn ready(&mut self, model: &impl StepModel) {
+        self.shared.edits_logits.store(model.edits_logits(), Ordering::Release);
         self.shared.update_status(|status| {
             status.backend = Some(model.backend());
             status.loaded = model.loaded();

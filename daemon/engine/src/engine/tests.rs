@@ -111,6 +111,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
         deadline: None,
         client: ClientId(1),
         tables: None,
+        steering: Default::default(),
     }
 }
 

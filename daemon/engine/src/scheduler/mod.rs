@@ -8,6 +8,7 @@
 mod sequence;
 mod slots;
 mod speed;
+mod steer;
 mod turns;
 
 use crate::cache::{PageAllocator, PageLease, pages_for};
@@ -269,7 +270,7 @@ impl Scheduler {
                 phase: p.phase,
                 table: s.slot(p.phase),
                 block_table: &s.pages.pages()[..pages_for(p.range.end)],
-                sample: p.sample.then_some(&s.arrival.request.sampling),
+                sample: p.sample.then_some(&s.sampling),
             }
         };
         plan.seqs.iter().map(step).collect()
@@ -294,9 +295,9 @@ impl Scheduler {
             }
             match report.sampled[i].take() {
                 Some(sampled) if sampled.token < self.options.vocabulary => {
-                    let (is_eos, reason) = s.take(sampled.token, &self.options.eos, now);
+                    let (is_eos, end) = s.take(sampled.token, &self.options.eos, now);
                     events.push(Event::Token(s.id, TokenEvent { sampled, is_eos }));
-                    ended.extend(reason.map(|r| (s.id, r, None)));
+                    ended.extend(end.map(|(reason, detail)| (s.id, reason, detail)));
                 }
                 _ => ended.push((s.id, FinishReason::Error, Some("no token could be drawn: the logits are not numbers".to_string()))),
             }

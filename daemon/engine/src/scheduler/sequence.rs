@@ -1,11 +1,13 @@
 //! One admitted request: its tokens, pages, tables and counts.
 
 use super::Arrival;
+use super::steer::Steer;
 use crate::cache::PageLease;
 use crate::handle::{FinishReason, Finished, PhaseUsage, RequestId, TableSet, Usage};
 use skip_kernels::Phase;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::{TableSlot, drawn_by};
+use skip_kernels::sampling::SamplingParams;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,9 @@ pub(super) struct Sequence {
     pub tables: TableSet,
     /// Where they lie: prefill, decode.
     pub slots: [Option<TableSlot>; 2],
+    /// How its next token is drawn.
+    pub sampling: SamplingParams,
+    steer: Steer,
     counters: [SkipCounters; 2],
     admitted: Instant,
     first_token: Option<Instant>,
@@ -42,6 +47,8 @@ impl Sequence {
         now: Instant,
     ) -> Self {
         let tokens = std::mem::take(&mut arrival.request.prompt);
+        let steer = Steer::new(std::mem::take(&mut arrival.request.steering));
+        let sampling = SamplingParams { edits: steer.edits(), ..arrival.request.sampling.clone() };
         Self {
             id,
             arrival,
@@ -52,6 +59,8 @@ impl Sequence {
             pages,
             tables,
             slots,
+            sampling,
+            steer,
             counters: Default::default(),
             admitted: now,
             first_token: None,
@@ -68,9 +77,11 @@ impl Sequence {
         self.prompt
     }
 
-    /// Whether it can be part of a step: it has a token that is in no step yet, and wants more than those under way will give.
+    /// Whether it can be part of a step: it has a token that is in no step yet, wants more than those under way will give, and knows what
+    /// may follow.
     pub fn goes_on(&self) -> bool {
-        self.cached < self.tokens.len() && self.tokens.len() - self.prompt < self.arrival.request.max_tokens as usize
+        let knows = self.unseen == 0 || !self.steer.follows();
+        knows && self.cached < self.tokens.len() && self.tokens.len() - self.prompt < self.arrival.request.max_tokens as usize
     }
 
     /// A step over `range` is under way; where it draws, the sequence's place in it.
@@ -96,8 +107,9 @@ impl Sequence {
         self.counters[phase as usize] += votes;
     }
 
-    /// Takes the token drawn in the oldest step under way; says whether it is an end-of-sequence one that counts, and why the request ends with it, if it does.
-    pub fn take(&mut self, token: u32, eos: &[u32], now: Instant) -> (bool, Option<FinishReason>) {
+    /// Takes the token drawn in the oldest step under way; says whether it is an end-of-sequence one that counts, and why the request ends with it,
+    /// if it does.
+    pub fn take(&mut self, token: u32, eos: &[u32], now: Instant) -> (bool, Option<(FinishReason, Option<String>)>) {
         let at = self.tokens.len() - self.unseen;
         self.tokens[at] = token;
         self.unseen -= 1;
@@ -106,8 +118,19 @@ impl Sequence {
         let request = &self.arrival.request;
         let is_eos = !request.ignore_eos && eos.contains(&token);
         let full = at + 1 - self.prompt >= request.max_tokens as usize;
-        let reason = if is_eos { Some(FinishReason::Eos) } else { full.then_some(FinishReason::Length) };
-        (is_eos, reason)
+        if is_eos {
+            return (true, Some((FinishReason::Eos, None)));
+        }
+        let end = match self.steer.take(token) {
+            Ok(true) => Some((FinishReason::Eos, None)),
+            _ if full => Some((FinishReason::Length, None)),
+            Ok(false) => None,
+            Err(error) => Some((FinishReason::Error, Some(error.to_string()))),
+        };
+        if end.is_none() && self.steer.follows() {
+            self.sampling.edits = self.steer.edits();
+        }
+        (false, end)
     }
 
     /// Its terminal event.

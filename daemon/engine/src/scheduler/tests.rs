@@ -13,17 +13,23 @@ use std::collections::{HashMap, VecDeque};
 const VOCABULARY: u32 = 1000;
 const EOS: u32 = 7;
 
-/// The next token after `tokens`.
-fn next_token(tokens: &[u32]) -> u32 {
-    let hash = tokens.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, &t| (h ^ u64::from(t)).wrapping_mul(0x0100_0000_01b3));
+/// The next token after `tokens`, where these are added to logits.
+fn next_token(tokens: &[u32], added: &[(u32, f32)]) -> u32 {
+    let changes = added.iter().flat_map(|&(token, bias)| [token, bias.to_bits()]);
+    let all = tokens.iter().copied().chain(changes);
+    let hash = all.fold(0xcbf2_9ce4_8422_2325u64, |h, t| (h ^ u64::from(t)).wrapping_mul(0x0100_0000_01b3));
     ((hash >> 33) % u64::from(VOCABULARY)) as u32
 }
 
 /// What a request must give, cut at its end-of-sequence token or `max_tokens`.
 fn expected(request: &Request) -> Vec<u32> {
     let mut tokens = request.prompt.clone();
+    let mut steer = super::steer::Steer::new(request.steering.clone());
     for _ in 0..request.max_tokens {
-        tokens.push(next_token(&tokens));
+        let edits = steer.edits();
+        let token = next_token(&tokens, edits.as_ref().map_or(&[], |edits| &edits.added));
+        steer.take(token).unwrap();
+        tokens.push(token);
         if tokens.last() == Some(&EOS) && !request.ignore_eos {
             break;
         }
@@ -37,6 +43,7 @@ struct OnDevice {
     start: usize,
     block_table: Vec<u32>,
     draws: bool,
+    added: Vec<(u32, f32)>,
     votes: u64,
 }
 
@@ -55,6 +62,7 @@ impl FakeModel {
             start: s.start,
             block_table: s.block_table.to_vec(),
             draws: s.sample.is_some(),
+            added: s.sample.and_then(|params| params.edits.as_ref()).map_or_else(Vec::new, |edits| edits.added.clone()),
             votes: if s.table.is_some() { s.tokens.len() as u64 } else { 0 },
         };
         self.begun.push_back(steps.iter().map(on_device).collect());
@@ -72,8 +80,9 @@ impl FakeModel {
             }
             let end = s.start + s.tokens.len();
             let keys: Vec<u32> = (0..end).map(|at| self.pages[s.block_table[at / PAGE] as usize][at % PAGE]).collect();
-            drawn.push(if s.draws { next_token(&keys) } else { u32::MAX });
-            report.sampled.push(s.draws.then(|| Sampled { token: next_token(&keys), ..Sampled::default() }));
+            let token = next_token(&keys, &s.added);
+            drawn.push(if s.draws { token } else { u32::MAX });
+            report.sampled.push(s.draws.then(|| Sampled { token, ..Sampled::default() }));
             report.counters.push(SkipCounters { votes: s.votes, ..SkipCounters::default() });
         }
         self.drawn = drawn;
@@ -193,7 +202,15 @@ fn request(client: u32, prompt: usize, max_tokens: u32) -> Request {
         deadline: None,
         client: ClientId(client),
         tables: None,
+        steering: Default::default(),
     }
+}
+
+/// Of the clients one asks for nothing, one for a bias, and one for penalties, which follow from every token.
+fn steering(client: u32) -> crate::handle::Steering {
+    let penalty = if client % 3 == 2 { 0.5 } else { 0.0 };
+    let bias = if client % 3 == 1 { vec![(client, 1.0)] } else { Vec::new() };
+    crate::handle::Steering { presence_penalty: penalty, frequency_penalty: penalty, bias, ..Default::default() }
 }
 
 fn table(s: f32) -> Arc<NamedTable> {
@@ -212,6 +229,25 @@ fn a_flooding_client_does_not_delay_another_ones_first_request() {
     let ended = flood.iter().filter(|id| !rig.finished(**id).is_empty()).count();
     assert_eq!(ended, 1);
     rig.run();
+}
+
+#[test]
+fn a_request_whose_logits_follow_its_tokens_waits_for_each_and_others_go_ahead() {
+    let mut rig = Rig::with_depth(64, 8, 2);
+    let plain = rig.submit(request(3, 10, 12));
+    let follows = Request { steering: steering(2), ..request(2, 10, 6) };
+    let held = rig.submit(follows.clone());
+    let mut shared = 0;
+    while !rig.scheduler.is_idle() {
+        let plan = rig.step();
+        let has = |id| plan.seqs.iter().any(|s| s.id == id);
+        shared += usize::from(has(plain) && has(held));
+        // Of two steps under way it is in one at most.
+        assert!(rig.under_way.iter().filter(|step| step.seqs.iter().any(|s| s.id == held)).count() <= 1);
+    }
+    assert!(shared > 2, "they run in the same steps");
+    assert_eq!(rig.tokens(held), expected(&follows));
+    assert_eq!(rig.tokens(plain), expected(&request(3, 10, 12)));
 }
 
 #[test]
@@ -531,7 +567,7 @@ proptest! {
                 Op::Submit { client, class, prompt, max_tokens, ignore_eos, deadline } => {
                     let priority = [Priority::Background, Priority::Interactive, Priority::Control][class];
                     let deadline = deadline.map(|ms| rig.now + Duration::from_millis(ms));
-                    let r = Request { priority, ignore_eos, deadline, ..request(client, prompt, max_tokens) };
+                    let r = Request { priority, ignore_eos, deadline, steering: steering(client), ..request(client, prompt, max_tokens) };
                     requests.insert(rig.submit(r.clone()), r);
                 }
                 Op::Cancel(n) => {

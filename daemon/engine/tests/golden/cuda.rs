@@ -30,6 +30,7 @@ async fn cuda_a_step_ahead_gives_the_same_tokens() {
                 deadline: None,
                 client: ClientId(0),
                 tables: None,
+                steering: Default::default(),
             };
             let mut generation = engine.submit(request).unwrap();
             let mut ids = Vec::new();

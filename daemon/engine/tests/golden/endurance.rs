@@ -69,6 +69,7 @@ async fn ask(engine: &EngineHandle, case: &Case, prompt: Vec<u32>, leads: bool, 
         deadline: None,
         client: ClientId(kind),
         tables: Some(case.tables.clone()),
+        steering: Default::default(),
     };
     let mut generation = loop {
         match engine.submit(request.clone()) {

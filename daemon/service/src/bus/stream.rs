@@ -46,7 +46,7 @@ pub async fn pump(mut running: Running, stream: pipe::Sender, mut wish: watch::R
                 let event = event?;
                 let outcome = match &event {
                     Event::End(outcome) => Some(outcome.clone()),
-                    Event::Text { .. } => None,
+                    Event::Text { .. } | Event::Call(_) => None,
                 };
                 if open && !write_wanted(&stream, &wish, event).await {
                     open = false;

@@ -3,8 +3,10 @@
 //! Socket and bus both call [`start`] and then [`Running::next`] until the end; neither knows of tokens, and nothing here knows of HTTP or D-Bus.
 
 mod assemble;
+mod calls;
 mod plan;
 mod running;
+mod steering;
 mod usage;
 
 pub use running::{Event, Outcome, Running};
@@ -61,6 +63,7 @@ async fn submit(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask, arrived: Instant) -
     }
     let model = daemon.ready_model()?;
     model.check_name(ask.model.as_deref())?;
+    steering::check(&model, &ask)?;
     let plan = Plan::new(daemon, &model, peer, ask, arrived).await?;
     Running::submit(daemon.clone(), model, plan)
 }

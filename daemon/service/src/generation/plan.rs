@@ -1,9 +1,9 @@
 //! From what was asked to what the engine takes: defaults filled in, prompt tokenised, tables resolved.
 
-use super::{Ask, Input};
+use super::{Ask, Input, steering};
 use crate::peer::Peer;
 use crate::state::{Daemon, Model};
-use skip_client::protocol::{GenerationOptions, Phase, Priority, Prompt, RequestTables};
+use skip_client::protocol::{GenerationOptions, Phase, Priority, Prompt, RequestTables, Tool};
 use skip_client::{Error, ErrorKind};
 use skip_engine::handle::{self, ClientId, Request, TableSet};
 use skip_kernels::sampling::SamplingParams;
@@ -21,6 +21,10 @@ pub struct Plan {
     pub(super) stops: Vec<String>,
     pub(super) skip_special: bool,
     pub(super) wants_logprobs: bool,
+    /// The model was told of functions: how many calls the answer may hold.
+    pub(super) calls: Option<u32>,
+    /// The field that asks for changed logits.
+    pub(super) steered_by: Option<&'static str>,
     pub(super) arrived: Instant,
 }
 
@@ -29,7 +33,10 @@ impl Plan {
     pub(super) async fn new(daemon: &Daemon, model: &Model, peer: &Peer, ask: Ask, arrived: Instant) -> Result<Self, Error> {
         let Ask { input, options, .. } = ask;
         let is_chat = matches!(input, Input::Chat(_));
-        let prompt = tokenise(model, input).await?;
+        let (steering, steered_by) = steering::steering(model, &options).await?;
+        let tools = steering::told(&options).to_vec();
+        let calls = (!tools.is_empty()).then(|| if options.parallel_tool_calls == Some(false) { 1 } else { u32::MAX });
+        let prompt = tokenise(model, input, tools).await?;
         if prompt.is_empty() {
             return Err(Error::invalid(if is_chat { "messages" } else { "prompt" }, "the prompt is empty"));
         }
@@ -59,16 +66,17 @@ impl Plan {
             deadline: own.deadline_ms.and_then(|ms| arrived.checked_add(Duration::from_millis(ms))),
             client: ClientId(peer.uid),
             tables,
+            steering,
         };
         let wants_logprobs = options.logprobs.is_some();
-        Ok(Self { request, stops, skip_special: options.skip_special_tokens, wants_logprobs, arrived })
+        Ok(Self { request, stops, skip_special: options.skip_special_tokens, wants_logprobs, calls, steered_by, arrived })
     }
 }
 
-async fn tokenise(model: &Model, input: Input) -> Result<Vec<u32>, Error> {
+async fn tokenise(model: &Model, input: Input, tools: Vec<Tool>) -> Result<Vec<u32>, Error> {
     let text = model.text.clone();
     let task = tokio::task::spawn_blocking(move || match input {
-        Input::Chat(messages) => text.encode_chat(&messages),
+        Input::Chat(messages) => text.encode_chat(&messages, &tools),
         Input::Raw(Prompt::Text(prompt)) if prompt.is_empty() => Ok(Vec::new()),
         Input::Raw(Prompt::Text(prompt)) => text.encode(&prompt),
         Input::Raw(Prompt::Tokens(ids)) => Ok(ids),
@@ -93,6 +101,7 @@ fn sampling(model: &Model, options: &GenerationOptions) -> SamplingParams {
         min_p: options.min_p.or(defaults.min_p).unwrap_or(0.0),
         seed: options.seed.unwrap_or_else(random_seed),
         logprobs: options.logprobs,
+        edits: None,
     }
 }
 

@@ -1,13 +1,15 @@
 //! A submitted request: text as it comes, then exactly one end with true counts. Dropping it cancels the request at the next step.
 
 use super::assemble::Assembler;
+use super::calls::{Calls, Part};
 use super::plan::Plan;
 use super::usage;
 use crate::metrics::Timing;
 use crate::state::{Daemon, Model};
-use skip_client::protocol::{FinishReason, LogprobEntry, StreamEvent, Usage};
+use skip_client::protocol::{FinishReason, LogprobEntry, StreamEvent, ToolCallDelta, Usage};
 use skip_client::{Error, ErrorKind};
 use skip_engine::handle::{self, CancelGuard, Finished, SubmitError, TokenEvent};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
@@ -22,6 +24,8 @@ pub enum Event {
         /// One entry a token, where asked for.
         logprobs: Vec<LogprobEntry>,
     },
+    /// More of a call of a function.
+    Call(ToolCallDelta),
     /// The end; nothing follows.
     End(Outcome),
 }
@@ -31,7 +35,7 @@ pub enum Event {
 pub struct Outcome {
     /// Why.
     pub reason: FinishReason,
-    /// Set where the reason is neither `stop` nor `length`.
+    /// Set where the reason is not `stop`, `length` or `tool_calls`.
     pub error: Option<Error>,
     /// True counts, whatever the reason.
     pub usage: Usage,
@@ -41,6 +45,7 @@ impl From<Event> for StreamEvent {
     fn from(event: Event) -> Self {
         match event {
             Event::Text { text, logprobs } => StreamEvent::Text { text, logprobs },
+            Event::Call(call) => StreamEvent::ToolCall { call },
             Event::End(Outcome { reason, error, usage }) => StreamEvent::Finished { reason, usage, error },
         }
     }
@@ -64,6 +69,10 @@ pub struct Running {
     finished: oneshot::Receiver<Finished>,
     guard: Option<CancelGuard>,
     assembler: Assembler,
+    /// Where the model was told of functions: its calls so far, and how many there may be.
+    calls: Option<(Calls, u32)>,
+    /// What is to be told next.
+    ready: VecDeque<Event>,
     taken: u32,
     stage: Stage,
     timing: Timing,
@@ -71,7 +80,7 @@ pub struct Running {
 
 impl Running {
     pub(super) fn submit(daemon: Arc<Daemon>, model: Arc<Model>, plan: Plan) -> Result<Self, Error> {
-        let generation = model.engine.submit(plan.request).map_err(refusal)?;
+        let generation = model.engine.submit(plan.request).map_err(|error| refusal(error, plan.steered_by))?;
         Ok(Self {
             assembler: Assembler::new(model.text.clone(), plan.skip_special, &plan.stops, plan.wants_logprobs),
             timing: Timing::from(plan.arrived),
@@ -79,6 +88,8 @@ impl Running {
             tokens: generation.tokens,
             finished: generation.finished,
             guard: Some(generation.guard),
+            calls: plan.calls.map(|most| (Calls::new(), most)),
+            ready: VecDeque::new(),
             taken: 0,
             stage: Stage::Tokens,
             daemon,
@@ -98,12 +109,13 @@ impl Running {
     /// The next event; None after the end. May be dropped while it waits: nothing is lost.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
             match self.stage {
                 Stage::Tokens => {
                     let token = self.tokens.recv().await;
-                    if let Some(event) = self.take(token) {
-                        return Some(event);
-                    }
+                    self.take(token);
                 }
                 Stage::Closing { stopped } => {
                     let finished = (&mut self.finished).await.ok();
@@ -115,14 +127,15 @@ impl Running {
         }
     }
 
-    /// One token, or the end of tokens; None where there is nothing to show.
-    fn take(&mut self, token: Option<TokenEvent>) -> Option<Event> {
+    /// One token, or the end of tokens.
+    fn take(&mut self, token: Option<TokenEvent>) {
+        let at_end = token.is_none();
         let piece = match token {
             Some(token) => {
                 self.taken += 1;
                 self.timing.token(&self.daemon.metrics, Instant::now());
                 if token.is_eos {
-                    return None;
+                    return;
                 }
                 self.assembler.push(&token.sampled)
             }
@@ -131,12 +144,38 @@ impl Running {
                 self.assembler.finish()
             }
         };
-        if piece.stopped {
+        self.tell(piece.text, piece.logprobs, at_end || piece.stopped);
+        let called_enough = self.calls.as_ref().is_some_and(|(calls, most)| calls.complete() >= *most);
+        if piece.stopped || (called_enough && !at_end) {
             self.stage = Stage::Closing { stopped: true };
             // Cancels what the engine has not done yet; its counts still come.
             self.guard = None;
         }
-        (!piece.text.is_empty() || !piece.logprobs.is_empty()).then_some(Event::Text { text: piece.text, logprobs: piece.logprobs })
+    }
+
+    /// Text, or the calls that it is.
+    fn tell(&mut self, text: String, mut logprobs: Vec<LogprobEntry>, last: bool) {
+        let Some((calls, most)) = &mut self.calls else {
+            if !text.is_empty() || !logprobs.is_empty() {
+                self.ready.push_back(Event::Text { text, logprobs });
+            }
+            return;
+        };
+        let mut parts = calls.push(&text);
+        if last {
+            parts.extend(calls.finish());
+        }
+        for part in parts {
+            match part {
+                Part::Text(text) => self.ready.push_back(Event::Text { text, logprobs: std::mem::take(&mut logprobs) }),
+                // Of more calls than there may be, none of the token that ends the last.
+                Part::Call(call) if call.index < *most => self.ready.push_back(Event::Call(call)),
+                Part::Call(_) => {}
+            }
+        }
+        if !logprobs.is_empty() {
+            self.ready.push_back(Event::Text { text: String::new(), logprobs });
+        }
     }
 
     fn end(&mut self, finished: Option<Finished>, stopped: bool) -> Outcome {
@@ -148,7 +187,10 @@ impl Running {
             detail: Some("the engine ended without a word".into()),
             usage: handle::Usage::default(),
         });
-        let reason = if stopped { FinishReason::Stop } else { reason(finished.reason) };
+        let reason = match if stopped { FinishReason::Stop } else { reason(finished.reason) } {
+            FinishReason::Stop if self.calls.as_ref().is_some_and(|(calls, _)| calls.complete() > 0) => FinishReason::ToolCalls,
+            reason => reason,
+        };
         let error = reason.error_kind().map(|kind| Error::new(kind, explain(kind, finished.detail)));
         self.timing.end(&self.daemon.metrics, Instant::now(), &finished.usage, reason);
         Outcome { reason, error, usage: usage::report(&finished.usage, self.taken) }
@@ -184,7 +226,7 @@ fn explain(kind: ErrorKind, detail: Option<String>) -> String {
 }
 
 /// The engine's refusal as a protocol error, with its numbers.
-fn refusal(error: SubmitError) -> Error {
+fn refusal(error: SubmitError, steered_by: Option<&'static str>) -> Error {
     let message = error.to_string();
     let new = |kind| Error::new(kind, message.clone());
     match error {
@@ -200,6 +242,7 @@ fn refusal(error: SubmitError) -> Error {
             new(ErrorKind::CacheTooSmall).with("pages_needed", needed).with("pages_total", total)
         }
         SubmitError::Busy { limit } => new(ErrorKind::Busy).with("queue_limit", limit).with("retry_after_s", 1),
+        SubmitError::NoSteering => new(ErrorKind::Unsupported).at(steered_by.unwrap_or("logit_bias")),
         SubmitError::Draining => new(ErrorKind::Draining),
         SubmitError::Stopped(_) => new(ErrorKind::DeviceFault),
         _ => new(ErrorKind::Internal),

@@ -15,6 +15,7 @@ async fn run(running: &mut Running) -> (String, Outcome) {
     loop {
         match running.next().await.expect("an end comes first") {
             Event::Text { text: piece, .. } => text += &piece,
+            Event::Call(call) => panic!("{call:?} from a model that knows no functions"),
             Event::End(outcome) => {
                 assert!(running.next().await.is_none(), "nothing follows the end");
                 return (text, outcome);
@@ -158,12 +159,12 @@ async fn members_of_the_control_group_may_claim_control_priority() {
 }
 
 #[tokio::test]
-async fn calls_in_a_message_are_refused_whatever_they_came_in_by() {
+async fn an_older_call_in_a_message_is_refused_whatever_it_came_in_by() {
     let daemon = daemon(Duration::ZERO).await;
-    let messages = ChatMessage::list(json!([{"role": "assistant", "tool_calls": [{"id": "1"}]}])).unwrap();
+    let messages = ChatMessage::list(json!([{"role": "assistant", "function_call": {"name": "f"}}])).unwrap();
     let asked = Ask { input: Input::Chat(messages), ..ask(json!({"prompt": "x"})) };
     let Err(error) = start(&daemon, &myself(), asked).await else { panic!("accepted") };
-    assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some("messages[0].tool_calls")));
+    assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some("messages[0].function_call")));
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use reply::Reply;
 use skip_client::protocol::{
-    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, ChatMessage, ChatRequest, Delta, FinishReason, LogprobEntry,
-    Usage, unsupported,
+    Answered, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, ChatRequest, Delta, FinishReason, LogprobEntry,
+    ToolCallDelta, Usage, unsupported,
 };
 use sse::Envelope;
 
@@ -37,15 +37,11 @@ pub async fn post(State(daemon): Shared, request: Request) -> Reply {
 }
 
 async fn whole(mut running: Running, shape: Chat) -> Reply {
-    let mut text = String::new();
-    let mut entries = Vec::new();
-    let Outcome { reason, usage, .. } = sse::collect(&mut running, |piece, logprobs| {
-        text.push_str(&piece);
-        entries.extend(logprobs);
-    })
-    .await?;
-    let choice =
-        ChatChoice { index: 0, message: ChatMessage::new("assistant", text), logprobs: shape.logprobs(entries), finish_reason: reason };
+    let (answer, Outcome { reason, usage, .. }) = sse::collect(&mut running).await?;
+    // OpenAI has null, not an empty text, beside calls.
+    let content = (!answer.text.is_empty() || answer.calls.is_empty()).then_some(answer.text);
+    let message = Answered { role: "assistant".into(), content, tool_calls: answer.calls };
+    let choice = ChatChoice { index: 0, message, logprobs: shape.logprobs(answer.logprobs), finish_reason: reason };
     let Envelope { id, created, model } = shape.envelope;
     let answer = ChatCompletion { id, object: "chat.completion".into(), created, model, choices: vec![choice], usage };
     Ok(reply::json(StatusCode::OK, &answer))
@@ -76,13 +72,17 @@ impl sse::Shape for Chat {
     type Chunk = ChatChunk;
 
     fn first(&mut self) -> Option<ChatChunk> {
-        let delta = Delta { role: Some("assistant".into()), content: Some(String::new()) };
+        let delta = Delta { role: Some("assistant".into()), content: Some(String::new()), ..Delta::default() };
         Some(self.choice(delta, None, None))
     }
 
     fn text(&mut self, text: String, logprobs: Vec<LogprobEntry>) -> ChatChunk {
         let logprobs = self.logprobs(logprobs);
-        self.choice(Delta { role: None, content: Some(text) }, logprobs, None)
+        self.choice(Delta { content: Some(text), ..Delta::default() }, logprobs, None)
+    }
+
+    fn call(&mut self, call: ToolCallDelta) -> ChatChunk {
+        self.choice(Delta { tool_calls: vec![call], ..Delta::default() }, None, None)
     }
 
     fn last(&mut self, reason: FinishReason) -> ChatChunk {

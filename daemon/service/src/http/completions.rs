@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use reply::Reply;
 use serde_json::{Map, Value};
 use skip_client::protocol::{
-    Completion, CompletionChoice, CompletionRequest, FinishReason, LogprobEntry, TextLogprobs, Usage, unsupported,
+    Completion, CompletionChoice, CompletionRequest, FinishReason, LogprobEntry, TextLogprobs, ToolCallDelta, Usage, unsupported,
 };
 use skip_client::{Error, ErrorKind};
 use sse::Envelope;
@@ -39,15 +39,10 @@ pub async fn post(State(daemon): Shared, request: Request) -> Reply {
 }
 
 async fn whole(mut running: Running, mut shape: Text) -> Reply {
-    let mut text = String::new();
-    let mut entries = Vec::new();
-    let Outcome { reason, usage, .. } = sse::collect(&mut running, |piece, logprobs| {
-        text.push_str(&piece);
-        entries.extend(logprobs);
-    })
-    .await?;
-    let logprobs = shape.logprobs(entries);
-    let answer = shape.completion(Some(CompletionChoice { index: 0, text, logprobs, finish_reason: Some(reason) }), Some(usage));
+    let (answer, Outcome { reason, usage, .. }) = sse::collect(&mut running).await?;
+    let logprobs = shape.logprobs(answer.logprobs);
+    let answer =
+        shape.completion(Some(CompletionChoice { index: 0, text: answer.text, logprobs, finish_reason: Some(reason) }), Some(usage));
     Ok(reply::json(StatusCode::OK, &answer))
 }
 
@@ -94,6 +89,11 @@ impl sse::Shape for Text {
     fn text(&mut self, text: String, logprobs: Vec<LogprobEntry>) -> Completion {
         let logprobs = self.logprobs(logprobs);
         self.completion(Some(CompletionChoice { index: 0, text, logprobs, finish_reason: None }), None)
+    }
+
+    /// There are no functions here, and no calls.
+    fn call(&mut self, _: ToolCallDelta) -> Completion {
+        self.completion(None, None)
     }
 
     fn last(&mut self, reason: FinishReason) -> Completion {

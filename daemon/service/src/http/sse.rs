@@ -8,7 +8,7 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue};
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
-use skip_client::protocol::{ErrorBody, FinishReason, LogprobEntry, Usage};
+use skip_client::protocol::{ErrorBody, FinishReason, LogprobEntry, ToolCall, ToolCallDelta, Usage};
 use skip_client::{Error, ErrorKind};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +48,8 @@ pub trait Shape: Send + 'static {
     fn first(&mut self) -> Option<Self::Chunk>;
     /// New text.
     fn text(&mut self, text: String, logprobs: Vec<LogprobEntry>) -> Self::Chunk;
+    /// More of a call of a function.
+    fn call(&mut self, call: ToolCallDelta) -> Self::Chunk;
     /// The reason.
     fn last(&mut self, reason: FinishReason) -> Self::Chunk;
     /// The counts.
@@ -71,6 +73,7 @@ pub fn respond<S: Shape>(running: Running, mut shape: S, include_usage: bool) ->
 fn block<S: Shape>(shape: &mut S, next: Event, include_usage: bool) -> Bytes {
     let outcome = match next {
         Event::Text { text, logprobs } => return event(&shape.text(text, logprobs)),
+        Event::Call(call) => return event(&shape.call(call)),
         Event::End(outcome) => outcome,
     };
     if let Some(error) = outcome.error {
@@ -97,15 +100,31 @@ fn event<T: Serialize>(chunk: &T) -> Bytes {
     bytes.into()
 }
 
-/// Runs to the end, giving each piece to `each`; an end that is neither `stop` nor `length` is an error with the usage in its details.
-pub async fn collect(running: &mut Running, mut each: impl FnMut(String, Vec<LogprobEntry>)) -> Result<Outcome, Error> {
+/// A whole answer.
+#[derive(Debug, Default)]
+pub struct Whole {
+    /// Its text.
+    pub text: String,
+    /// One entry a token, where asked for.
+    pub logprobs: Vec<LogprobEntry>,
+    /// Its calls.
+    pub calls: Vec<ToolCall>,
+}
+
+/// Runs to the end; one that is not `stop`, `length` or `tool_calls` is an error with the usage in its details.
+pub async fn collect(running: &mut Running) -> Result<(Whole, Outcome), Error> {
+    let mut whole = Whole::default();
     while let Some(event) = running.next().await {
         match event {
-            Event::Text { text, logprobs } => each(text, logprobs),
+            Event::Text { text, logprobs } => {
+                whole.text.push_str(&text);
+                whole.logprobs.extend(logprobs);
+            }
+            Event::Call(call) => call.add_to(&mut whole.calls),
             Event::End(Outcome { error: Some(error), usage, .. }) => {
                 return Err(error.with("usage", serde_json::to_value(&usage).unwrap_or_default()));
             }
-            Event::End(outcome) => return Ok(outcome),
+            Event::End(outcome) => return Ok((whole, outcome)),
         }
     }
     Err(Error::new(ErrorKind::Internal, "the generation ended without an end"))

@@ -115,7 +115,16 @@ async fn refusals_name_the_field_in_openais_shape() {
     };
     for ((path, body), status, code, param) in [
         (chat(json!({"n": 2})), 400, "unsupported_parameter", "n"),
-        (chat(json!({"tools": [{}]})), 400, "unsupported_parameter", "tools"),
+        (chat(json!({"tools": [{}]})), 400, "invalid_request", "tools[0].type"),
+        ((TEXT, json!({"prompt": "x", "tools": [{"type": "function", "function": {"name": "f"}}]})), 400, "unsupported_parameter", "tools"),
+        (chat(json!({"logit_bias": {"256": 1}})), 400, "invalid_request", "logit_bias.256"),
+        (chat(json!({"structured_outputs": {"regex": "("}})), 400, "unsupported_parameter", "structured_outputs.regex"),
+        (
+            chat(json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": true, "type": "array"}}}})),
+            400,
+            "unsupported_parameter",
+            "response_format.json_schema.schema",
+        ),
         (chat(json!({"temperature": "hot"})), 400, "invalid_request", "temperature"),
         (chat(json!({"model": "gpt-4"})), 404, "model_not_found", "model"),
         ((CHAT, json!({"messages": []})), 400, "invalid_request", "messages"),
@@ -127,6 +136,46 @@ async fn refusals_name_the_field_in_openais_shape() {
         assert_eq!(got, status, "{body}: {error}");
         assert_eq!((error["error"]["code"].as_str(), error["error"]["param"].as_str()), (Some(code), Some(param)), "{body}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_is_held_to_its_form_whole_and_streamed() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 7, "maximum": 9}}, "required": ["a"],
+        "additionalProperties": false});
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 200,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}});
+    let (status, answer) = post(&daemon, CHAT, body.clone()).await;
+    let choice = &answer["choices"][0];
+    assert_eq!((status, choice["finish_reason"].as_str()), (200, Some("stop")), "{answer}");
+    let value: Value = serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+    assert!(value["a"].as_u64().is_some_and(|a| (7..=9).contains(&a)), "{value}");
+    body["max_tokens"] = 3.into();
+    let (_, answer) = post(&daemon, CHAT, body).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "length", "{answer}");
+}
+
+#[tokio::test]
+async fn a_required_call_comes_as_a_call_whole_and_in_pieces() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let function = json!({"name": "grip", "parameters": {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"],
+        "additionalProperties": false}});
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "tool_choice": "required",
+        "parallel_tool_calls": false, "tools": [{"type": "function", "function": function}]});
+    let (status, answer) = post(&daemon, CHAT, body.clone()).await;
+    let choice = &answer["choices"][0];
+    assert_eq!((status, choice["finish_reason"].as_str()), (200, Some("tool_calls")), "{answer}");
+    assert_eq!((&choice["message"]["content"], &choice["message"]["tool_calls"][0]["function"]["name"]), (&Value::Null, &json!("grip")));
+    let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(arguments).unwrap(), json!({"n": 1}));
+
+    body["stream"] = true.into();
+    let (_, _, text) = call(&daemon, "POST", CHAT, body.to_string()).await;
+    let chunks: Vec<Value> = text.lines().filter_map(|l| l.strip_prefix("data: ")).filter_map(|d| serde_json::from_str(d).ok()).collect();
+    let pieces: String =
+        chunks.iter().filter_map(|c| c["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].as_str()).collect();
+    assert_eq!(pieces, arguments);
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
 }
 
 #[tokio::test]

@@ -133,10 +133,8 @@ fn qualify(child: &Child, request: Request<'_>, wanted: &[String], anew: bool) -
         uuid: probe.uuid.clone(),
         capability: format!("{}.{}", probe.capability.0, probe.capability.1),
         driver: format!("{}.{}", probe.driver / 1000, probe.driver % 1000 / 10),
-        kernel_files: Digest::of(
-            format!("{} {} {} {}", digest(options, probe)?, env!("CARGO_PKG_VERSION"), needs.group, needs.windowed).as_bytes(),
-        )
-        .to_string(),
+        kernel_files: Digest::of(format!("{} {} {}", digest(options, probe)?, env!("CARGO_PKG_VERSION"), needs.group).as_bytes())
+            .to_string(),
         kernels: Vec::new(),
     };
     let mut record = Record::read(state_dir);
@@ -168,8 +166,7 @@ mod tests {
     use skip_kernels::backend::Activation;
     use skip_kernels::cuda::Activations;
 
-    const NEEDS: Needs =
-        Needs { head_dim: 64, group: 3, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu, windowed: false };
+    const NEEDS: Needs = Needs { head_dim: 64, group: 3, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu };
 
     const HOPPER: (i32, i32) = (9, 0);
 

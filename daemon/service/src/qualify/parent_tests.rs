@@ -10,8 +10,7 @@ use std::cell::RefCell;
 const LIMITS: Limits = Limits { open: Duration::from_millis(1500), case: Duration::from_millis(700), end: Duration::from_secs(5) };
 
 fn job(kernels: &[&str]) -> Job {
-    let needs =
-        Needs { head_dim: 64, group: 1, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu, windowed: false };
+    let needs = Needs { head_dim: 64, group: 1, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu };
     Job::new(&CudaOptions::new(Activations::Bf16), &needs, kernels.iter().map(|k| (*k).to_owned()).collect())
 }
 

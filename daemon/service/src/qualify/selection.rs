@@ -33,6 +33,13 @@ impl Selection {
             }
         }
 
+        for case in cases.iter().filter(|case| case.role == Role::Edits) {
+            if let Some(refused) = verdict(&case.name).filter(is_refused) {
+                chosen.excluded.insert(case.name.clone());
+                chosen.notes.push(format!("no structured output, penalties or logit bias: {}", words(refused)));
+            }
+        }
+
         let own: Vec<&str> = cases.iter().filter(|case| matches!(case.role, Role::Own { .. })).map(|case| case.name.as_str()).collect();
         let verdicts: Vec<&KernelVerdict> = own.iter().filter_map(|name| verdict(name)).collect();
         let refused: Vec<String> = verdicts.iter().copied().filter(is_refused).map(words).collect();
@@ -72,7 +79,7 @@ impl Selection {
 fn portable(case: &Case) -> Option<&str> {
     match &case.role {
         Role::Own { portable } => Some(portable),
-        Role::Serves | Role::Measures => None,
+        Role::Serves | Role::Measures | Role::Edits => None,
     }
 }
 
@@ -88,8 +95,7 @@ mod tests {
     use skip_kernels::cuda::Activations;
     use skip_kernels::cuda::qualify::Needs;
 
-    const NEEDS: Needs =
-        Needs { head_dim: 128, group: 4, cache: KvFormat::Bf16, activations: Activations::Bf16, gate: Activation::Silu, windowed: false };
+    const NEEDS: Needs = Needs { head_dim: 128, group: 4, cache: KvFormat::Bf16, activations: Activations::Bf16, gate: Activation::Silu };
     const DENSE: &str = "attn_prefill_bf16_d128_dense_wgmma";
     const SKIP: &str = "attn_prefill_bf16_d128_skip_wgmma";
 
@@ -143,6 +149,13 @@ mod tests {
         assert_eq!((refused.own.len(), refused.degraded), (2, None));
         assert_eq!(refused.excluded, BTreeSet::from([measure.to_owned()]));
         assert_eq!(refused.notes, ["no measuring: attn_decode_bf16_d128_measure (wrong)"]);
+    }
+
+    #[test]
+    fn a_refused_kernel_that_edits_logits_costs_the_requests_that_need_it_alone() {
+        let refused = choice((8, 7), &[("edit_logits", Verdict::Wrong, 0.0)]);
+        assert_eq!((refused.excluded, refused.degraded), (BTreeSet::from(["edit_logits".to_owned()]), None));
+        assert_eq!(refused.notes, ["no structured output, penalties or logit bias: edit_logits (wrong)"]);
     }
 
     #[test]

@@ -18,7 +18,6 @@ pub struct Job {
     fp16_cache: bool,
     fp16_activations: bool,
     gelu: bool,
-    windowed: bool,
     /// The kernels, in order; none: all.
     pub kernels: Vec<String>,
 }
@@ -34,7 +33,6 @@ impl Job {
             fp16_cache: needs.cache == KvFormat::Fp16,
             fp16_activations: needs.activations == Activations::Fp16,
             gelu: needs.gate == Activation::GeluTanh,
-            windowed: needs.windowed,
             kernels,
         }
     }
@@ -57,7 +55,6 @@ impl Job {
             cache: if self.fp16_cache { KvFormat::Fp16 } else { KvFormat::Bf16 },
             activations: if self.fp16_activations { Activations::Fp16 } else { Activations::Bf16 },
             gate: if self.gelu { Activation::GeluTanh } else { Activation::Silu },
-            windowed: self.windowed,
         }
     }
 }
@@ -91,7 +88,7 @@ mod tests {
         for (cache, activations, gate) in
             [(KvFormat::Fp16, Activations::Bf16, Activation::Silu), (KvFormat::Bf16, Activations::Bf16, Activation::GeluTanh)]
         {
-            let needs = Needs { head_dim: 128, group: 7, cache, activations, gate, windowed: gate == Activation::GeluTanh };
+            let needs = Needs { head_dim: 128, group: 7, cache, activations, gate };
             let options = CudaOptions { cubins: "/a b".into(), ..CudaOptions::new(activations) };
             let job = Job::new(&options, &needs, vec!["k".into()]);
             let back: Job = serde_json::from_str(&serde_json::to_string(&job).unwrap()).unwrap();

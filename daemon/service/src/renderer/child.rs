@@ -1,9 +1,8 @@
 //! The process that renders: `skipd --render-child FOLDER`, for [`super::Renderer`] alone. It ends with its parent, and where it asks for too much.
 
 use super::MEMORY_MIB;
-use super::wire::{Answer, Hello};
+use super::wire::{Answer, Hello, Job};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde_json::Value;
 use skip_engine::template::{ChatTemplate, RenderOptions, TemplateError};
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
@@ -57,7 +56,7 @@ fn limit_itself() -> std::io::Result<()> {
 
 fn serve(dir: &Path, inbox: &Receiver<Vec<u8>>) {
     let (hello, template) = match ChatTemplate::open(dir) {
-        Ok(Some(template)) => (Hello::Ready { template: template.file().to_owned() }, Some(template)),
+        Ok(Some(template)) => (Hello::Ready { template: template.file().to_owned(), calls: template.calls() }, Some(template)),
         Ok(None) => (Hello::None, None),
         Err(error) => (Hello::Failed { reason: error.to_string() }, None),
     };
@@ -77,8 +76,9 @@ fn serve(dir: &Path, inbox: &Receiver<Vec<u8>>) {
 
 /// The text, or the field at fault and words.
 fn render(template: &ChatTemplate, job: &[u8]) -> Result<String, (String, String)> {
-    let messages: Vec<Value> = serde_json::from_slice(job).map_err(|e| ("messages".to_owned(), e.to_string()))?;
-    let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+    let Job { messages, tools } = serde_json::from_slice(job).map_err(|e| ("messages".to_owned(), e.to_string()))?;
+    let tools = (!tools.is_empty()).then_some(tools.as_slice());
+    let options = RenderOptions { tools, add_generation_prompt: true, ..RenderOptions::default() };
     template.render(&messages, &options).map_err(|error| match &error {
         TemplateError::Message { index, field, .. } => (format!("messages[{index}].{field}"), error.to_string()),
         _ => ("messages".to_owned(), format!("{}: {error}", template.file())),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
-use wire::Hello;
+use wire::{Hello, JobOf};
 use worker::{End, Worker};
 
 /// Renderings at once; each process takes some ten megabytes.
@@ -59,6 +59,7 @@ pub struct Renderer {
     program: PathBuf,
     dir: PathBuf,
     template: String,
+    calls: bool,
     patience: Duration,
     places: [Mutex<Option<Worker>>; PROCESSES],
     /// Whose turn it is to wait where.
@@ -83,10 +84,10 @@ impl Renderer {
         let (program, dir) = (program.to_owned(), dir.to_owned());
         // Until the process has said which file it is.
         let template = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut renderer = Self { program, dir, template, patience, places: Default::default(), turn: AtomicUsize::new(0) };
+        let mut renderer = Self { program, dir, template, calls: false, patience, places: Default::default(), turn: AtomicUsize::new(0) };
         let (worker, hello) = renderer.start()?;
-        let Hello::Ready { template } = hello else { return Ok(None) };
-        renderer.template = template;
+        let Hello::Ready { template, calls } = hello else { return Ok(None) };
+        (renderer.template, renderer.calls) = (template, calls);
         renderer.places[0] = Mutex::new(Some(worker));
         Ok(Some(renderer))
     }
@@ -96,17 +97,22 @@ impl Renderer {
         &self.template
     }
 
-    /// Renders messages as a template reads them, up to where the answer begins. Blocks for as long as it takes.
+    /// Whether it tells the model of tools, in a form whose calls are understood.
+    pub fn calls(&self) -> bool {
+        self.calls
+    }
+
+    /// Renders messages, and tools if there are any, as a template reads them, up to where the answer begins. Blocks for as long as it takes.
     ///
     /// # Errors
     /// The template refuses the conversation, fails, or takes too much.
-    pub fn render(&self, messages: &[Value]) -> Result<String, RenderError> {
+    pub fn render(&self, messages: &[Value], tools: &[Value]) -> Result<String, RenderError> {
         let mut place = self.place();
         let mut worker = match place.take().and_then(Worker::alive) {
             Some(worker) => worker,
             None => self.start()?.0,
         };
-        let answer = worker.render(messages, self.patience).map_err(|end| self.ended(end));
+        let answer = worker.render(&JobOf { messages, tools }, self.patience).map_err(|end| self.ended(end));
         // One that failed is ended with this, and the next rendering starts another.
         if matches!(answer, Ok(_) | Err(RenderError::Refused { .. })) {
             *place = Some(worker);

@@ -1,7 +1,26 @@
-//! What the daemon and a rendering process say to each other: a job is a line of JSON, the messages; an answer is a line of JSON, behind which a
-//! rendering follows as it is.
+//! What the daemon and a rendering process say to each other: a job is a line of JSON, messages and tools; an answer is a line of JSON, behind
+//! which a rendering follows as it is.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What is rendered.
+#[derive(Debug, Deserialize)]
+pub struct Job {
+    /// As a template reads them.
+    pub messages: Vec<Value>,
+    /// As a template reads them; none: the template hears of no tools.
+    pub tools: Vec<Value>,
+}
+
+/// A job from parts that lie elsewhere.
+#[derive(Debug, Serialize)]
+pub struct JobOf<'a> {
+    /// [`Job::messages`].
+    pub messages: &'a [Value],
+    /// [`Job::tools`].
+    pub tools: &'a [Value],
+}
 
 /// Longest rendering that is taken, bytes; the template's own limit is the same.
 pub const MAX_TEXT: usize = 64 << 20;
@@ -14,6 +33,8 @@ pub enum Hello {
     Ready {
         /// The file it is in.
         template: String,
+        /// It tells of tools, and calls of them are understood.
+        calls: bool,
     },
     /// The folder has none.
     None,

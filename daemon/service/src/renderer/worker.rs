@@ -1,8 +1,7 @@
 //! One rendering process, seen from the daemon: started, asked, and ended when it dies, is late, or is not wanted any more.
 
-use super::wire::{Answer, Hello, MAX_TEXT};
+use super::wire::{Answer, Hello, JobOf, MAX_TEXT};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -68,8 +67,8 @@ impl Worker {
     }
 
     /// Renders messages.
-    pub fn render(&mut self, messages: &[Value], patience: Duration) -> Result<String, End> {
-        let mut job = serde_json::to_vec(messages).map_err(|_| End::Gone)?;
+    pub fn render(&mut self, job: &JobOf<'_>, patience: Duration) -> Result<String, End> {
+        let mut job = serde_json::to_vec(job).map_err(|_| End::Gone)?;
         job.push(b'\n');
         let Some(input) = &mut self.input else { return Err(End::Gone) };
         // It reads all the time, so this ends.

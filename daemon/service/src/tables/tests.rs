@@ -128,6 +128,7 @@ async fn generate(tables: &Tables) -> Finished {
         deadline: None,
         client: ClientId(0),
         tables: None,
+        steering: Default::default(),
     };
     let mut generation = tables.engine.as_ref().unwrap().submit(request).unwrap();
     while generation.tokens.recv().await.is_some() {}

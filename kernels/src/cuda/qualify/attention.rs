@@ -19,9 +19,6 @@ const NOISE: f32 = 0.6;
 /// Between the gaps of strong and of faint blocks, away from both by a quarter of a nat and more (tested).
 const LN_LAMBDA: f32 = -2.7;
 
-/// A window whose edge lies within tiles and runs.
-const WINDOW: usize = 150;
-
 /// Rows of the long prompt: enough for every multiprocessor, with a last tile that is not full.
 const LONG: usize = 4001;
 
@@ -178,11 +175,6 @@ impl Data {
         Self { geometry, layout, q, k, v, tables, sequences, phase, ln_lambda: LN_LAMBDA }
     }
 
-    /// The same data, of which a query sees a window.
-    fn windowed(self, keys: usize) -> Self {
-        Self { geometry: AttnGeometry { window: Some(keys), ..self.geometry }, ..self }
-    }
-
     /// Sequences of the call.
     pub(super) fn seqs(&self) -> usize {
         self.sequences.len()
@@ -241,12 +233,6 @@ pub(super) fn run(on: &mut Attend, needs: &Needs, form: Form) -> Result<f32, Fai
     let data = Data::new(needs, form);
     let (found, time) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), AGAIN))?;
     same(needs, &data, &found, &data.reference()?)?;
-    // Layers with a window never skip: the dense kernels have them.
-    if needs.windowed && matches!(form, Form::Prefill { skip: false, own: false } | Form::Decode(Skips::None)) {
-        let data = data.windowed(WINDOW);
-        let (found, _) = data.run(|phase, call| on.run_as(phase, call, needs.rounding(), 0))?;
-        same(needs, &data, &found, &data.reference()?)?;
-    }
     match form {
         Form::Prefill { skip, own } => long(on, needs, skip, own),
         Form::Decode(_) => Ok(time),
@@ -313,18 +299,6 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn a_window_changes_every_sequence_that_is_longer() {
-        for form in [Form::Prefill { skip: false, own: false }, Form::Decode(Skips::None)] {
-            let whole = Data::new(&QWEN, form).reference().unwrap();
-            let windowed = Data::new(&QWEN, form).windowed(WINDOW).reference().unwrap();
-            assert!(windowed.out.iter().all(|x| x.is_finite()));
-            let last = |answer: &Answer| answer.lse[answer.lse.len() - 1];
-            assert!(last(&windowed) < last(&whole) - 0.1, "{form:?}: {} {}", last(&windowed), last(&whole));
-        }
-    }
-
     #[test]
     fn votes_of_the_long_prompt_are_far_from_their_threshold_too() {
         let needs = Needs { head_dim: 64, group: 1, ..QWEN };

@@ -16,6 +16,7 @@ use super::backend::CudaOptions;
 use super::cubins::Cubins;
 pub use super::cubins::KernelFile;
 use super::device::Probe;
+use super::edits;
 use super::unusable::Unusable;
 use super::weights::Activations;
 use crate::backend::{Activation, KernelError};
@@ -35,8 +36,6 @@ pub struct Needs {
     pub activations: Activations,
     /// The gate's activation.
     pub gate: Activation,
-    /// Some layers see a window of keys.
-    pub windowed: bool,
 }
 
 /// What a kernel is for, and so what it costs to go without.
@@ -51,6 +50,8 @@ pub enum Role {
     },
     /// Without it nothing can be measured; serving does not use it.
     Measures,
+    /// Without it requests that change logits are refused.
+    Edits,
 }
 
 /// One kernel and the case it is tried on.
@@ -74,6 +75,7 @@ enum Kind {
     Store,
     Product(products::Form),
     Draw { greedy: bool },
+    Edit,
 }
 
 /// What was found of a kernel.
@@ -115,7 +117,7 @@ impl Needs {
         let measure = Phase::ALL.map(Kind::Measure);
         let kinds = rows.into_iter().chain([Kind::Angles, Kind::Store]).chain(products).chain(draws).chain(attention);
         let case = |kind| Case { name: self.name(kind), role: self.role(kind), before: self.before(kind), kind };
-        kinds.chain(own).chain(measure).map(case).collect()
+        kinds.chain(own).chain(measure).chain([Kind::Edit]).map(case).collect()
     }
 
     fn role(&self, kind: Kind) -> Role {
@@ -124,6 +126,7 @@ impl Needs {
                 Role::Own { portable: attention::Form::Prefill { skip, own: false }.name(self) }
             }
             Kind::Measure(_) => Role::Measures,
+            Kind::Edit => Role::Edits,
             _ => Role::Serves,
         }
     }
@@ -147,6 +150,7 @@ impl Needs {
             Kind::Draw { greedy: true } => "sample_greedy".into(),
             // Its three launches are one draw.
             Kind::Draw { greedy: false } => "sample_draw".into(),
+            Kind::Edit => edits::KERNEL.into(),
         }
     }
 
@@ -215,6 +219,7 @@ impl Trial {
             Kind::Store => store::store(on, needs),
             Kind::Product(form) => products::run(on, needs, form),
             Kind::Draw { greedy } => draws::run(on, greedy),
+            Kind::Edit => draws::edit(on),
         };
         Ok(match tried {
             Ok(time) => Verdict::Right(time),
@@ -288,7 +293,7 @@ mod tests {
     use super::*;
 
     pub(super) const QWEN: Needs =
-        Needs { head_dim: 64, group: 7, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu, windowed: false };
+        Needs { head_dim: 64, group: 7, cache: KvFormat::Fp16, activations: Activations::Bf16, gate: Activation::Silu };
 
     #[test]
     fn every_kernel_is_named_once() {

@@ -2,7 +2,7 @@
 
 use crate::cli::{Options, PhaseArg, Priority};
 use crate::failure::Failure;
-use skip_client::protocol::{self, GenerationOptions, Phase, RequestTables, Selector, SkipdOptions, Stop};
+use skip_client::protocol::{self, GenerationOptions, Phase, RequestTables, Selector, SkipdOptions, Stop, StructuredOutputs};
 use skip_tables::{Document, Tier};
 use std::path::Path;
 
@@ -39,7 +39,10 @@ pub fn generation(options: &Options, json: bool) -> Result<GenerationOptions, Fa
         prefix_reuse: options.no_prefix_reuse.then_some(false),
         tables: (tables != RequestTables::default()).then_some(tables),
     };
+    let schema = options.schema.as_deref().map(schema).transpose()?;
+    let form = schema.map(StructuredOutputs::Json).or_else(|| options.regex.clone().map(StructuredOutputs::Regex));
     Ok(GenerationOptions {
+        structured_outputs: form,
         max_tokens: options.max_tokens,
         temperature: options.temperature,
         top_p: options.top_p,
@@ -52,6 +55,12 @@ pub fn generation(options: &Options, json: bool) -> Result<GenerationOptions, Fa
         skipd: (own != SkipdOptions::default()).then_some(own),
         ..GenerationOptions::new()
     })
+}
+
+/// A schema from a file; what it says is the daemon's to judge.
+fn schema(path: &Path) -> Result<serde_json::Value, Failure> {
+    let bytes = std::fs::read(path).map_err(|error| Failure::Io(path.display().to_string(), error))?;
+    serde_json::from_slice(&bytes).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
 }
 
 /// A tier, `none`, JSON text, or a table file, which is read and checked here and sent as JSON. Other words go to the daemon, which refuses them by name.

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{self, Streamed};
 use crate::{cli::Options, format};
 use serde::Serialize;
-use skip_client::protocol::{FinishReason, LogprobEntry, Usage};
+use skip_client::protocol::{FinishReason, LogprobEntry, ToolCall, Usage};
 use skip_client::{Error, Generation, StreamEvent};
 
 /// A whole answer as `--json` prints it.
@@ -15,13 +15,15 @@ struct Whole {
     finish_reason: FinishReason,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     logprobs: Vec<LogprobEntry>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
     usage: Usage,
 }
 
 /// Prints the answer; returns its text. An early end is an error, after its text and usage were shown.
 pub async fn show(context: &Context, mut generation: Generation, options: &Options) -> Result<String, Failure> {
     let mut out = Streamed::new();
-    let (mut whole, mut all) = (String::new(), Vec::new());
+    let (mut whole, mut all, mut tool_calls) = (String::new(), Vec::new(), Vec::new());
     while let Some(event) = generation.next().await {
         match event {
             Ok(StreamEvent::Text { text, logprobs }) => {
@@ -31,9 +33,10 @@ pub async fn show(context: &Context, mut generation: Generation, options: &Optio
                 whole.push_str(&text);
                 all.extend(logprobs);
             }
+            Ok(StreamEvent::ToolCall { call }) => call.add_to(&mut tool_calls),
             Ok(StreamEvent::Finished { reason, usage, error }) => {
                 if context.json {
-                    output::json(&Whole { text: whole.clone(), finish_reason: reason, logprobs: all, usage })?;
+                    output::json(&Whole { text: whole.clone(), finish_reason: reason, logprobs: all, tool_calls, usage })?;
                 } else {
                     out.finish()?;
                     if !options.quiet {
