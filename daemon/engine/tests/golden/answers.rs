@@ -87,9 +87,10 @@ fn compare_logits<B: Backend>(backend: impl Fn() -> B, what: &str, bound: f32) {
     }
 }
 
+/// What an fp16 cache may cost: transformers with keys and values rounded to it is itself off by .050 on the 1.5B's `log_1k`, where keys reach 359.
 #[test]
 fn logits_with_float32_activations() {
-    compare_logits(|| cpu(Precision::Float32), "float32", 0.05);
+    compare_logits(|| cpu(Precision::Float32), "float32", 0.06);
 }
 
 #[test]
