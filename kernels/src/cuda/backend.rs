@@ -189,7 +189,7 @@ impl CudaBackend {
             sampler: Sampler::new(&device, max_samples).map_err(driver)?,
             step: StepBlock::new(&device).map_err(driver)?,
             graphs: Graphs::new(),
-            flights: Flights::new(&device).map_err(driver)?,
+            flights: Flights::new(&device, max_samples).map_err(driver)?,
             head_dim: 0,
             held: Held::default(),
             tables: Vec::new(),
@@ -229,7 +229,7 @@ impl CudaBackend {
 impl Drop for CudaBackend {
     /// Steps may still be under way, and the memory they use goes with the fields.
     fn drop(&mut self) {
-        let _ = self.graphs.begin(&self.device, None);
+        self.graphs.give_up(&self.device);
         // A device that is gone has nothing under way.
         let _ = self.device.synchronize();
     }
@@ -312,7 +312,7 @@ impl Backend for CudaBackend {
 
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError> {
         // A recording that was given up would take the copy for a part of it.
-        self.graphs.begin(&self.device, None)?;
+        self.graphs.give_up(&self.device);
         let place = usize::from(slot.0);
         ensure(place < TABLE_SLOTS, || format!("table slot {place} of {TABLE_SLOTS}"))?;
         if place >= self.tables.len() {
@@ -337,13 +337,13 @@ impl Backend for CudaBackend {
     fn begin_step(&mut self, seqs: &[SeqStep<'_>]) -> Result<(), KernelError> {
         let edited = |seq: &SeqStep<'_>| seq.sample.is_some_and(|params| params.edits.is_some());
         ensure(self.edits_logits || !seqs.iter().any(edited), || format!("no kernel {} to edit logits with", edits::KERNEL))?;
-        self.flights.begin()?;
+        let number = self.flights.begin()?;
+        let turn = self.flights.turn();
         self.held = Held::default();
         let most = self.sampler.rows().min(TABLE_SLOTS);
         ensure(seqs.len() <= most, || format!("{} sequences in a step for {most}", seqs.len()))?;
-        // A recording that was given up ends here, before anything else is enqueued.
-        self.graphs.begin(&self.device, None)?;
-        if self.step.begin(&self.device, seqs, &self.tables)? {
+        self.graphs.give_up(&self.device);
+        if self.step.begin(&self.device, (turn, number), seqs, &self.tables)? {
             self.graphs.clear();
         }
         self.upload_rows_in_force(seqs)?;
@@ -357,8 +357,10 @@ impl Backend for CudaBackend {
             greedy: self.step.is_greedy(),
             gather: self.gather,
             edited: self.step.is_edited(),
+            turn,
         });
-        self.graphs.begin(&self.device, key)
+        self.graphs.begin(&self.device, key)?;
+        if self.graphs.call(fingerprint(10, &self.step.ends()))? { self.step.fetch(&self.device, &mut self.cubins) } else { Ok(()) }
     }
 
     fn embed(&mut self, table: &Matrix, scale: f32, out: &mut Tensor) -> Result<(), KernelError> {
@@ -369,7 +371,7 @@ impl Backend for CudaBackend {
         }
         let kernel = self.cubins.get(&format!("embed_{}", self.t()))?;
         let tokens = self.step.at(self.step.layout.tokens);
-        let shape = Shape::new((rows, 1), 128);
+        let shape = Shape { early: true, ..Shape::new((rows, 1), 128) };
         let (cols, vocab) = (table.cols as i32, table.rows as i32);
         launch!(&self.device, kernel, shape, table.data.ptr(), tokens, self.sampler.drawn.ptr(), scale, cols, out.data.ptr(), vocab)
     }
@@ -601,12 +603,21 @@ impl Backend for CudaBackend {
             }
         }
         self.sampled_rows = self.step.step.seqs.iter().filter(|seq| seq.sample.is_some()).count();
+        let (from, bytes) = self.step.back();
+        let back = self.flights.back(bytes)?;
+        if self.graphs.call(fingerprint(11, &[back, from as u64, bytes as u64]))? {
+            self.step.give_back(&self.device, &mut self.cubins, back)?;
+        }
         self.graphs.finish(&self.device)?;
-        self.flights.launch(&self.device, &self.step, attention::run_bytes(self.head_dim))
+        self.step.launched();
+        self.flights.launch(&self.step, attention::run_bytes(self.head_dim));
+        Ok(())
     }
 
     fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
-        self.flights.finish(report)
+        // The device may be asked whether it still runs, which no recording survives.
+        self.graphs.give_up(&self.device);
+        self.flights.finish(&self.device, report)
     }
 
     fn logits(&self) -> Vec<Vec<f32>> {

@@ -126,6 +126,16 @@ impl Device {
         self.probe.capability.0 >= 9
     }
 
+    /// Whether everything enqueued is done. Not while the stream records.
+    pub fn is_idle(&self) -> Result<bool, KernelError> {
+        self.ctx.bind_to_thread().map_err(fault)?;
+        // SAFETY: the stream lives.
+        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => other.result().map(|()| true).map_err(fault),
+        }
+    }
+
     /// Waits until everything enqueued is done.
     pub fn synchronize(&self) -> Result<(), KernelError> {
         self.stream.synchronize().map_err(fault)

@@ -1,8 +1,10 @@
-//! Steps on their way: what each brings back, and the event that says it is there. Draws and votes lie side by side in the step's block, so one
-//! copy brings both; it is enqueued behind the step, and the host prepares the next one meanwhile.
+//! Steps on their way: what each brings back, and the number that says it is there. Draws and votes lie side by side in the step's block; its last
+//! kernel writes them into the host's memory, the step's number after them, and the host prepares the next step meanwhile.
 
 use super::device::{Device, fault};
-use super::memory::{Passed, Pinned};
+use super::ends::VECTOR;
+use super::memory::Pinned;
+use super::params::Counters;
 use super::sampler::{DRAWN_BYTES, sampled};
 use super::step::StepBlock;
 use crate::attention::SkipCounters;
@@ -11,30 +13,66 @@ use cudarc::driver::CudaContext;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUevent, CUevent_flags};
 use skip_tables::Phase;
+use std::hint::spin_loop;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Steps that may be under way.
 pub(super) const MOST: usize = 2;
 
+/// How long a wait goes on before the device is asked whether it still runs: a fault leaves the number unwritten.
+const ASK: Duration = Duration::from_millis(1);
+/// Looks at the number between looks at the clock.
+const LOOKS: usize = 64;
+/// How long it sleeps between looks, where it does.
+const NAP: Duration = Duration::from_micros(50);
+
 /// One step.
 struct Flight {
+    /// The step's number in the first vector, then votes and draws.
     back: Pinned,
-    done: Passed,
+    /// What the number will be.
+    number: u32,
     attention: Stopwatch,
     seqs: usize,
     /// Places of sequences that draw, in the order of their rows.
     drawing: Vec<usize>,
     /// Sequences that vote.
     voting: Vec<Voting>,
-    /// Offset of the first draw in `back`.
+    /// Offset of the first draw in `back`, behind the number.
     draws: usize,
+}
+
+/// Waits until what the device writes last `is_here`. Spins, as the driver's own wait does beside a device with memory of its own; where the
+/// processor shares memory and power with it (`naps`), not for long. A fault is found by asking.
+fn wait(is_here: impl Fn() -> bool, is_idle: impl Fn() -> Result<bool, KernelError>, naps: bool) -> Result<(), KernelError> {
+    let mut asked = Instant::now();
+    let mut long = false;
+    loop {
+        for _ in 0..LOOKS {
+            if is_here() {
+                return Ok(());
+            }
+            spin_loop();
+        }
+        if long && naps {
+            std::thread::sleep(NAP);
+        }
+        if asked.elapsed() >= ASK {
+            // In this order: what was done before the device became idle is seen after.
+            if is_idle()? && !is_here() {
+                return Err(KernelError::Device("a step ended and brought nothing back".into()));
+            }
+            (long, asked) = (true, Instant::now());
+        }
+    }
 }
 
 /// A sequence that votes.
 struct Voting {
     place: usize,
-    /// Offset of its counters in `Flight::back`.
+    /// Offset of its counters in `Flight::back`, behind the number.
     at: usize,
     /// Bytes of V that a tile or run left out saves: prefill's tiles are read all the same.
     saves: u64,
@@ -45,14 +83,18 @@ pub(super) struct Flights {
     ring: [Flight; MOST],
     oldest: usize,
     count: usize,
+    number: u32,
 }
 
 impl Flights {
-    pub fn new(device: &Device) -> Result<Self, KernelError> {
+    /// For steps of at most `seqs` sequences, a power of two.
+    pub fn new(device: &Device, seqs: usize) -> Result<Self, KernelError> {
+        // Votes of either phase and draws, each part on whole vectors.
+        let bytes = VECTOR + seqs * (2 * size_of::<Counters>() + DRAWN_BYTES) + 3 * VECTOR;
         let flight = || {
             Ok(Flight {
-                back: Pinned::new(device, 1 << 14)?,
-                done: Passed::new(device)?,
+                back: Pinned::new(device, bytes)?,
+                number: 0,
                 attention: Stopwatch::new(device),
                 seqs: 0,
                 drawing: Vec::new(),
@@ -60,20 +102,31 @@ impl Flights {
                 draws: 0,
             })
         };
-        Ok(Self { ring: [flight()?, flight()?], oldest: 0, count: 0 })
+        Ok(Self { ring: [flight()?, flight()?], oldest: 0, count: 0, number: 0 })
+    }
+
+    /// The place of the step that begins or has begun.
+    pub fn turn(&self) -> usize {
+        (self.oldest + self.count) % MOST
     }
 
     fn next(&mut self) -> &mut Flight {
-        &mut self.ring[(self.oldest + self.count) % MOST]
+        let turn = self.turn();
+        &mut self.ring[turn]
     }
 
-    /// Makes a place for the step that begins; one given up before uses the same.
-    pub fn begin(&mut self) -> Result<(), KernelError> {
+    /// Makes a place for the step that begins, and gives its number; one given up before uses the same place.
+    pub fn begin(&mut self) -> Result<u32, KernelError> {
         if self.count == MOST {
             return Err(KernelError::Invalid(format!("{MOST} steps are under way")));
         }
-        self.next().attention.reset();
-        Ok(())
+        // Of no step the place has had, nor what it began with.
+        self.number = self.number.wrapping_add(1);
+        let number = self.number;
+        let flight = self.next();
+        flight.attention.reset();
+        flight.number = number;
+        Ok(number)
     }
 
     /// The stopwatch of the step that has begun.
@@ -81,14 +134,20 @@ impl Flights {
         &mut self.next().attention
     }
 
-    /// Everything of the step is enqueued: enqueues the way back. `run_bytes`: of V, in a run of keys.
-    pub fn launch(&mut self, device: &Device, block: &StepBlock, run_bytes: u64) -> Result<(), KernelError> {
-        let flight = self.next();
-        let (from, bytes) = block.back();
-        if flight.back.bytes().len() < bytes {
-            // Nothing is on its way into it: its step was finished.
-            flight.back = Pinned::new(device, bytes.next_power_of_two())?;
+    /// Where the step that has begun brings `bytes` back to.
+    pub fn back(&mut self, bytes: usize) -> Result<u64, KernelError> {
+        let back = &self.next().back;
+        let room = back.bytes_len() - VECTOR;
+        if bytes > room {
+            return Err(KernelError::Invalid(format!("a step brings back {bytes} bytes, into {room}")));
         }
+        Ok(back.device_ptr())
+    }
+
+    /// Everything of the step is enqueued, the way back too. `run_bytes`: of V, in a run of keys.
+    pub fn launch(&mut self, block: &StepBlock, run_bytes: u64) {
+        let flight = self.next();
+        let (from, _) = block.back();
         flight.seqs = block.step.seqs.len();
         flight.drawing.clear();
         flight.drawing.extend((0..flight.seqs).filter(|&i| block.step.seqs[i].sample.is_some()));
@@ -98,15 +157,11 @@ impl Flights {
             Voting { place, at, saves }
         }));
         flight.draws = block.layout.drawn.offset() - from;
-        // SAFETY: pinned, and read only once `done` has passed; nobody else uses it until `finish`.
-        unsafe { block.download(device, from, &mut flight.back.bytes_mut()[..bytes])? };
-        flight.done.record(device)?;
         self.count += 1;
-        Ok(())
     }
 
-    /// Waits for the oldest step and gives what it gave.
-    pub fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
+    /// Waits for the oldest step and gives what it gave. The stream does not record.
+    pub fn finish(&mut self, device: &Device, report: &mut StepReport) -> Result<(), KernelError> {
         if self.count == 0 {
             return Err(KernelError::Invalid("finish: no step is under way".into()));
         }
@@ -114,19 +169,20 @@ impl Flights {
         self.oldest = (self.oldest + 1) % MOST;
         self.count -= 1;
         let began = Instant::now();
-        flight.done.wait()?;
+        let is_here = || flight.back.word().load(Ordering::Acquire) == flight.number;
+        wait(is_here, || device.is_idle(), device.probe.integrated)?;
         report.device_seconds = began.elapsed().as_secs_f64();
         report.attention_seconds = flight.attention.seconds()?;
         report.sampled.clear();
         report.sampled.resize(flight.seqs, None);
         report.counters.clear();
         report.counters.resize(flight.seqs, SkipCounters::default());
-        let back = flight.back.bytes();
+        let back = &flight.back.bytes()[VECTOR..];
         for (row, &place) in flight.drawing.iter().enumerate() {
             report.sampled[place] = Some(sampled(&back[flight.draws + row * DRAWN_BYTES..][..DRAWN_BYTES]));
         }
         for &Voting { place, at, saves } in &flight.voting {
-            let votes: super::params::Counters = bytemuck::pod_read_unaligned(&back[at..][..size_of::<super::params::Counters>()]);
+            let votes: Counters = bytemuck::pod_read_unaligned(&back[at..][..size_of::<Counters>()]);
             report.counters[place] += SkipCounters { votes: votes.votes, skipped: votes.skipped, bytes_not_read: votes.skipped * saves };
         }
         Ok(())
@@ -176,6 +232,11 @@ impl Stopwatch {
     /// Seconds of all stretches, once the stream has passed them.
     fn seconds(&self) -> Result<f64, KernelError> {
         let mut sum = 0.0;
+        if let Some(&[_, stop]) = self.pairs[..self.used].last() {
+            // The stream has passed it, which the event may say a little later than the step's own number.
+            // SAFETY: it was recorded.
+            unsafe { result::event::synchronize(stop) }.map_err(fault)?;
+        }
         for &[start, stop] in &self.pairs[..self.used] {
             // SAFETY: both were recorded.
             sum += f64::from(unsafe { result::event::elapsed(start, stop) }.map_err(fault)?) / 1e3;
@@ -191,6 +252,48 @@ impl Drop for Stopwatch {
                 // SAFETY: created in `start`.
                 let _ = unsafe { result::event::destroy(event) };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A wait in which the device, asked for the `after`-th time, `says` this and has `written` the number or not; the times it was asked.
+    fn waiting(after: usize, says: Result<bool, &str>, written: bool, naps: bool) -> (Result<(), String>, usize) {
+        let (asked, here) = (Cell::new(0), Cell::new(false));
+        let is_idle = || {
+            asked.set(asked.get() + 1);
+            if asked.get() < after {
+                return Ok(false);
+            }
+            here.set(written);
+            says.map_err(|fault| KernelError::Device(fault.into()))
+        };
+        (wait(|| here.get(), is_idle, naps).map_err(|error| error.to_string()), asked.get())
+    }
+
+    #[test]
+    fn what_is_there_is_not_waited_for() {
+        assert!(wait(|| true, || unreachable!("nobody asks"), false).is_ok());
+    }
+
+    #[test]
+    fn a_step_may_take_long_and_end_as_the_device_is_asked() {
+        for naps in [false, true] {
+            assert_eq!(waiting(3, Ok(false), true, naps), (Ok(()), 3));
+            assert_eq!(waiting(2, Ok(true), true, naps), (Ok(()), 2));
+        }
+    }
+
+    #[test]
+    fn a_fault_ends_the_wait_and_so_does_a_device_with_nothing_left_to_do() {
+        for (says, naps, told) in [(Err("a trap"), false, "a trap"), (Err("a trap"), true, "a trap"), (Ok(true), false, "nothing back")] {
+            let (ended, asked) = waiting(2, says, false, naps);
+            assert_eq!(asked, 2);
+            assert!(ended.unwrap_err().contains(told));
         }
     }
 }

@@ -7,7 +7,8 @@ use super::device::{Device, fault};
 use crate::backend::KernelError;
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-/// What makes two decode steps the same calls.
+
+/// What makes two decode steps the same calls on the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// Rows of the launch, padding included.
@@ -20,6 +21,16 @@ pub(super) struct Key {
     pub gather: bool,
     /// Some row's logits are edited.
     pub edited: bool,
+    /// The step's place among those under way, which names the host memory of both ends. A recording for each costs nothing as the step runs; a
+    /// turn that the device counts would be one more read before the inputs, and could come apart from the host's where a step is given up.
+    pub turn: usize,
+}
+
+impl Key {
+    /// The kind alone: what is loaded and planned for one turn is for all.
+    fn kind(self) -> Self {
+        Self { turn: 0, ..self }
+    }
 }
 
 /// Which sequences of a phase have a threshold.
@@ -66,17 +77,23 @@ impl Graphs {
         Self { recorded: Vec::new(), warm: Vec::new(), key: None, mode: Mode::Eager, calls: Vec::new() }
     }
 
-    /// Starts a step of kind `key`, None for one that is not recorded. A recording that never came to its end is dropped.
-    pub fn begin(&mut self, device: &Device, key: Option<Key>) -> Result<(), KernelError> {
+    /// Drops a recording that never came to its end: nothing else may be asked of the stream before.
+    pub fn give_up(&mut self, device: &Device) {
         if self.mode == Mode::Recording {
             let _ = device.stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+            (self.key, self.mode) = (None, Mode::Eager);
         }
+    }
+
+    /// Starts a step of kind `key`, None for one that is not recorded.
+    pub fn begin(&mut self, device: &Device, key: Option<Key>) -> Result<(), KernelError> {
+        self.give_up(device);
         self.calls.clear();
         self.key = key;
         let place = key.and_then(|key| self.recorded.iter().position(|recorded| recorded.key == key));
         self.mode = match (place, key) {
             (Some(place), _) => Mode::Replaying(place),
-            (None, Some(key)) if self.warm.contains(&key) => Mode::Recording,
+            (None, Some(key)) if self.warm.contains(&key.kind()) => Mode::Recording,
             _ => Mode::Eager,
         };
         if self.mode == Mode::Recording {
@@ -105,7 +122,7 @@ impl Graphs {
     pub fn finish(&mut self, device: &Device) -> Result<(), KernelError> {
         let Some(key) = self.key.take() else { return Ok(()) };
         match std::mem::replace(&mut self.mode, Mode::Eager) {
-            Mode::Eager => self.warm.push(key),
+            Mode::Eager => self.warm.push(key.kind()),
             Mode::Recording => {
                 let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
                 let graph = device.stream.end_capture(flags).map_err(fault)?;

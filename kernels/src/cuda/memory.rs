@@ -1,10 +1,11 @@
-//! Device memory that lives as long as the model, and pinned memory that the host fills for it.
+//! Device memory that lives as long as the model, and pinned memory that the host shares with it: copied from, or read and written by kernels.
 
 use super::device::{Device, fault};
 use crate::backend::KernelError;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, result};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// A block of device memory.
 pub(super) struct DeviceBuffer {
@@ -79,9 +80,10 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// Page-locked host memory, cached by the processor.
+/// Page-locked host memory, cached by the processor and mapped into the device's addresses.
 pub(super) struct Pinned {
     ptr: *mut u8,
+    device_ptr: CUdeviceptr,
     bytes: usize,
     ctx: Arc<CudaContext>,
 }
@@ -94,8 +96,9 @@ impl Pinned {
     pub fn new(device: &Device, bytes: usize) -> Result<Self, KernelError> {
         device.ctx.bind_to_thread().map_err(fault)?;
         let bytes = bytes.max(16);
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: freed in drop.
-        let ptr = unsafe { result::malloc_host(bytes, 0) }
+        let ptr = unsafe { result::malloc_host(bytes, flags) }
             .map_err(|error| match error.0 {
                 CUresult::CUDA_ERROR_OUT_OF_MEMORY => KernelError::OutOfMemory { what: "pinned memory", bytes: bytes as u64 },
                 _ => fault(error),
@@ -103,7 +106,26 @@ impl Pinned {
             .cast::<u8>();
         // SAFETY: just allocated.
         unsafe { ptr.write_bytes(0, bytes) };
-        Ok(Self { ptr, bytes, ctx: device.ctx.clone() })
+        let mut pinned = Self { ptr, device_ptr: 0, bytes, ctx: device.ctx.clone() };
+        // SAFETY: writes one address; the memory was allocated to be mapped.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut pinned.device_ptr, ptr.cast(), 0) }.result().map_err(fault)?;
+        Ok(pinned)
+    }
+
+    /// The address that kernels know it by.
+    pub fn device_ptr(&self) -> CUdeviceptr {
+        self.device_ptr
+    }
+
+    /// The first four bytes, which a kernel may be writing.
+    pub fn word(&self) -> &AtomicU32 {
+        // SAFETY: at least 16 bytes are there, aligned to a page.
+        unsafe { AtomicU32::from_ptr(self.ptr.cast()) }
+    }
+
+    /// How many there are.
+    pub fn bytes_len(&self) -> usize {
+        self.bytes
     }
 
     /// The bytes.

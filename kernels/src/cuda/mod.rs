@@ -8,6 +8,7 @@ mod backend;
 mod cubins;
 mod device;
 mod edits;
+mod ends;
 mod flight;
 mod graph;
 mod image;

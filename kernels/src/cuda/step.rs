@@ -1,11 +1,15 @@
-//! The step on the device: everything that differs from step to step, in one block of memory and one copy.
+//! The step on the device: everything that differs from step to step, in one block of memory that its first kernel fetches from the host's.
 //!
-//! Where things lie follows from the padded numbers of rows and sequences alone, so that a recorded graph finds them again.
+//! Where things lie follows from the padded numbers of rows and sequences alone, so that a recorded graph finds them again; how much there is to
+//! fetch the block says itself.
 
+use super::cubins::Cubins;
 use super::device::Device;
 use super::edits::{Block, Edits};
+use super::ends::{self, AT_ONCE, VECTOR};
+use super::flight::MOST;
 use super::graph::Skipping;
-use super::memory::{DeviceBuffer, Passed, Pinned};
+use super::memory::{DeviceBuffer, Pinned};
 use super::params::{Counters, Seq, Table};
 use super::sampler::{Drawn, SampleParams};
 use crate::backend::{KernelError, SeqStep, unseen};
@@ -34,8 +38,8 @@ impl Part {
     }
 }
 
-/// Where things lie in the block. Votes and draws, which go back to the host, lie side by side. Block tables are last but for masks
-/// and biases: they are as long as the sequences are.
+/// Where things lie in the block, behind its head. Votes and draws, which go back to the host, lie side by side. Block tables are last but for
+/// masks and biases: they are as long as the sequences are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     pub tokens: Part,
@@ -97,19 +101,22 @@ pub(super) struct StepBlock {
     /// Prefill work entries.
     pub work: usize,
     block: DeviceBuffer,
-    staging: [Pinned; 2],
-    copied: [Passed; 2],
+    /// One for each step that may be under way.
+    staging: [Pinned; MOST],
     turn: usize,
+    filled: usize,
+    /// A step's inputs may still be on their way, though nobody waits for the step.
+    fetching: bool,
     pages: Vec<i32>,
 }
 
-/// Lays parts one after another, each on 16 bytes.
+/// Lays parts one after another, each on a whole vector.
 struct Layouter(usize);
 
 impl Layouter {
     fn part<T>(&mut self, count: usize) -> Part {
         let part = Part { offset: self.0, bytes: count * size_of::<T>() };
-        self.0 = (part.offset + part.bytes).next_multiple_of(16);
+        self.0 = (part.offset + part.bytes).next_multiple_of(VECTOR);
         part
     }
 }
@@ -117,7 +124,7 @@ impl Layouter {
 impl StepBlock {
     /// An empty block; it grows with the steps.
     pub fn new(device: &Device) -> Result<Self, KernelError> {
-        const FIRST: usize = 1 << 20;
+        const FIRST: usize = 256 * AT_ONCE;
         Ok(Self {
             step: Step::default(),
             layout: Layout::default(),
@@ -128,8 +135,9 @@ impl StepBlock {
             work: 0,
             block: DeviceBuffer::zeroed(device, FIRST, "the step's inputs")?,
             staging: [Pinned::new(device, FIRST)?, Pinned::new(device, FIRST)?],
-            copied: [Passed::new(device)?, Passed::new(device)?],
             turn: 0,
+            filled: 0,
+            fetching: false,
             pages: Vec::new(),
         })
     }
@@ -150,8 +158,19 @@ impl StepBlock {
         BUCKETS.into_iter().find(|&b| b >= decoding).unwrap_or(decoding)
     }
 
-    /// Replaces the step and enqueues its copy. Returns whether the block has moved: nothing recorded before holds then.
-    pub fn begin(&mut self, device: &Device, seqs: &[SeqStep<'_>], tables: &[Option<ScaleTable>]) -> Result<bool, KernelError> {
+    /// Replaces the step by one with this number, in place `turn`, whose step before is finished. Returns whether the block has moved: nothing
+    /// recorded before holds then.
+    pub fn begin(
+        &mut self,
+        device: &Device,
+        (turn, number): (usize, u32),
+        seqs: &[SeqStep<'_>],
+        tables: &[Option<ScaleTable>],
+    ) -> Result<bool, KernelError> {
+        if std::mem::take(&mut self.fetching) {
+            // The step before was given up, and is not to find this one's inputs.
+            device.synchronize()?;
+        }
         self.step.begin(seqs, tables)?;
         let rows = self.step.rows;
         let bucket = Self::bucket(seqs);
@@ -167,7 +186,7 @@ impl StepBlock {
         self.work = work.len();
         let edits = Block::new(sampling.iter().map(|&i| self.step.seqs[i].sample.as_ref().and_then(|params| params.edits.as_deref())));
 
-        let mut l = Layouter(0);
+        let mut l = Layouter(VECTOR);
         let layout = Layout {
             tokens: l.part::<i32>(self.rows),
             positions: l.part::<i32>(self.rows),
@@ -194,12 +213,12 @@ impl StepBlock {
             let seq = &self.step.seqs[i];
             seq.sample.as_ref().map(|params| SampleParams::new(params, seq.start + seq.len, i))
         });
-        self.turn ^= 1;
-        self.copied[self.turn].wait()?;
-        let bytes = self.staging[self.turn].bytes_mut();
+        (self.turn, self.filled) = (turn, l.0);
+        let bytes = self.staging[turn].bytes_mut();
         // The words' own place moves with the block tables; a recorded step finds them from the block's beginning.
         let edited_rows = edits.rows(layout.edited.offset / size_of::<u32>());
         bytes[..layout.pages.offset].fill(0);
+        bytes[..VECTOR].copy_from_slice(bytemuck::cast_slice(&ends::head(number, l.0)));
         write(bytes, layout.tokens, self.step.tokens.iter().map(|&token| device_token(token)), 0);
         write(bytes, layout.positions, self.step.positions.iter().map(|&p| p as i32), 0);
         write(bytes, layout.slots, slots.into_iter(), -1);
@@ -213,10 +232,29 @@ impl StepBlock {
         write(bytes, layout.pages, pages.iter().copied(), 0);
         write(bytes, layout.edited, edits.words.iter().copied(), 0);
         self.pages = pages;
-        // SAFETY: the staging memory is pinned and not written again before its event has passed.
-        unsafe { self.block.upload(device, 0, &self.staging[self.turn].bytes()[..l.0])? };
-        self.copied[self.turn].record(device)?;
         Ok(moved)
+    }
+
+    /// Where the step's inputs come from, and where they go.
+    pub fn ends(&self) -> [u64; 2] {
+        [self.staging[self.turn].device_ptr(), self.block.ptr()]
+    }
+
+    /// Enqueues or records the way of the step's inputs.
+    pub fn fetch(&mut self, device: &Device, cubins: &mut Cubins) -> Result<(), KernelError> {
+        let [from, to] = self.ends();
+        self.fetching = true;
+        ends::fetch(device, cubins, from, to, self.filled)
+    }
+
+    /// Enqueues or records the way back to `to`, with the step's number in front.
+    pub fn give_back(&self, device: &Device, cubins: &mut Cubins, to: u64) -> Result<(), KernelError> {
+        ends::give_back(device, cubins, self.block.ptr(), self.back(), to)
+    }
+
+    /// The step is wholly enqueued: its inputs have arrived when it is finished.
+    pub fn launched(&mut self) {
+        self.fetching = false;
     }
 
     /// Makes room for `bytes`, and for more to come.
@@ -224,7 +262,7 @@ impl StepBlock {
         if bytes <= self.block.bytes() {
             return Ok(false);
         }
-        let bytes = (2 * bytes).next_power_of_two();
+        let bytes = (2 * bytes).next_multiple_of(AT_ONCE);
         device.synchronize()?;
         // All of it or none: what is recorded names the block that is there.
         let block = DeviceBuffer::zeroed(device, bytes, "the step's inputs")?;
@@ -266,15 +304,6 @@ impl StepBlock {
         phases.into_iter().flat_map(move |(phase, part)| {
             phase.places.iter().enumerate().map(move |(i, &place)| (place, part.offset - from + i * size_of::<Counters>()))
         })
-    }
-
-    /// Enqueues a copy of the block from offset `from` on.
-    ///
-    /// # Safety
-    /// As [`DeviceBuffer::download`].
-    pub unsafe fn download(&self, device: &Device, from: usize, to: &mut [u8]) -> Result<(), KernelError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.block.download(device, from, to) }
     }
 
     /// Whether the logits of some row are edited.

@@ -45,6 +45,7 @@ struct Player<'a, B: Backend> {
     tail: B::Tensor,
     pool: B::KvPool,
     rope: B::RopeTable,
+    parts: usize,
 }
 
 impl<'a, B: Backend> Player<'a, B> {
@@ -68,6 +69,7 @@ impl<'a, B: Backend> Player<'a, B> {
             rope: backend.rope_table(&Rope { inv_freq: vec![0.0; g.head_dim / 2], factor: 1.0 }, longest)?,
             backend,
             script,
+            parts: 0,
         })
     }
 
@@ -114,7 +116,14 @@ impl<'a, B: Backend> Player<'a, B> {
                 sample: part.sample.then_some(&greedy),
             }
         });
-        let report = self.step(&seqs.collect::<Vec<_>>())?;
+        let seqs = seqs.collect::<Vec<_>>();
+        self.parts += 1;
+        if self.parts.is_multiple_of(4) {
+            // A step that is given up, as one aborted between layers is.
+            self.backend.begin_step(&seqs)?;
+            self.backend.embed(&self.embedding, 1.0, &mut self.qkv)?;
+        }
+        let report = self.step(&seqs)?;
         let sampled = parts.iter().filter(|p| p.sample).count();
         let rows = if sampled == 0 { Vec::new() } else { self.backend.logits() };
         assert_eq!((report.counters.len(), rows.len()), (parts.len(), sampled), "parts and rows of a step");

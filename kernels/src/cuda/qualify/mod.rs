@@ -3,6 +3,7 @@
 
 mod attention;
 mod draws;
+mod ends;
 mod measure;
 mod products;
 mod rig;
@@ -71,6 +72,7 @@ enum Kind {
     Attention(attention::Form),
     Measure(Phase),
     Rows(rows::Form),
+    End(ends::Form),
     Angles,
     Store,
     Product(products::Form),
@@ -110,12 +112,13 @@ impl Needs {
     /// Every kernel for a device of this compute capability, in the order they are tried: the cheapest first, those that may be missing last.
     pub fn cases(&self, capability: (i32, i32)) -> Vec<Case> {
         let rows = rows::Form::ALL.map(Kind::Rows);
+        let both_ends = ends::Form::ALL.map(Kind::End);
         let attention = attention::Form::ALL.map(Kind::Attention);
         let draws = [Kind::Draw { greedy: true }, Kind::Draw { greedy: false }];
         let products = products::Form::all().map(Kind::Product);
         let own = attention::Form::own(capability, self.head_dim).map(Kind::Attention);
         let measure = Phase::ALL.map(Kind::Measure);
-        let kinds = rows.into_iter().chain([Kind::Angles, Kind::Store]).chain(products).chain(draws).chain(attention);
+        let kinds = both_ends.into_iter().chain(rows).chain([Kind::Angles, Kind::Store]).chain(products).chain(draws).chain(attention);
         let case = |kind| Case { name: self.name(kind), role: self.role(kind), before: self.before(kind), kind };
         kinds.chain(own).chain(measure).chain([Kind::Edit]).map(case).collect()
     }
@@ -144,6 +147,7 @@ impl Needs {
             Kind::Attention(form) => form.name(self),
             Kind::Measure(phase) => measure::name(phase, self),
             Kind::Rows(form) => form.name(self),
+            Kind::End(form) => form.name(),
             Kind::Angles => "rope_angles".into(),
             Kind::Store => format!("qkv_store_{}", self.cache.name()),
             Kind::Product(form) => form.name(self),
@@ -215,6 +219,7 @@ impl Trial {
             Kind::Attention(form) => attention::run(on, needs, form),
             Kind::Measure(phase) => measure::run(on, needs, phase),
             Kind::Rows(form) => rows::run(on, needs, form),
+            Kind::End(form) => ends::run(on, form),
             Kind::Angles => store::angles(on),
             Kind::Store => store::store(on, needs),
             Kind::Product(form) => products::run(on, needs, form),
@@ -300,7 +305,14 @@ mod tests {
         let names: Vec<String> = QWEN.cases((9, 0)).into_iter().map(|case| case.name).collect();
         let distinct: std::collections::HashSet<&String> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
-        for wanted in ["attn_prefill_fp16bf16_d64_skip_mma", "attn_decode_fp16bf16_d64_guarded", "qkv_store_fp16", "embed_bf16"] {
+        for wanted in [
+            "attn_prefill_fp16bf16_d64_skip_mma",
+            "attn_decode_fp16bf16_d64_guarded",
+            "qkv_store_fp16",
+            "embed_bf16",
+            "fetch_step",
+            "return_step",
+        ] {
             assert!(names.iter().any(|name| name == wanted), "{wanted} is not in {names:?}");
         }
         assert!(names.contains(&"norm_gemv_gated_bf16_bf16_silu_b2".to_owned()), "{names:?}");
