@@ -19,7 +19,7 @@ pub fn report(daemon: &Daemon) -> Status {
         availability: availability(daemon, &stage, engine.as_ref().map(|(_, status)| status)),
         load_progress: f64::from(stage.progress()),
         uptime_ms: u64::try_from(daemon.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        startup_ms: daemon.ready_after().map(|seconds| seconds * 1e3),
+        startup_ms: daemon.ready_after().map(|seconds| short(seconds * 1e3)),
         ..Status::default()
     };
     status.queue.limit = daemon.config.queue as u32;
@@ -27,6 +27,11 @@ pub fn report(daemon: &Daemon) -> Status {
         fill(&mut status, daemon, model, &engine);
     }
     status
+}
+
+/// In six decimals: of seventeen digits, reading JSON may change the last, and then the bus says another number.
+fn short(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
 }
 
 /// Whether a request sent now would be served well.
@@ -72,14 +77,12 @@ fn fill(status: &mut Status, daemon: &Daemon, model: &Model, engine: &stats::Sta
     status.warnings = model.tables.warnings();
     let share = |phase| {
         let counters = engine.phase(phase);
-        (counters.votes > 0).then(|| counters.share())
+        (counters.votes > 0).then(|| short(counters.share()))
     };
     status.measured_sparsity = Shares { prefill: share(Phase::Prefill), decode: share(Phase::Decode) };
     status.queue = QueueStatus { running: engine.running, waiting: engine.queued, limit: status.queue.limit };
     status.cache = CacheStatus { pages: engine.pages_total, free: engine.pages_total.saturating_sub(engine.pages_used) };
-    // To the microsecond: of more digits, reading JSON may change the last.
-    let seconds = |seconds: f64| (seconds * 1e6).round() / 1e6;
-    status.load = engine.loaded.as_ref().map(|loaded| LoadStatus { bytes: loaded.bytes, seconds: seconds(loaded.seconds) });
+    status.load = engine.loaded.as_ref().map(|loaded| LoadStatus { bytes: loaded.bytes, seconds: short(loaded.seconds) });
     status.memory = engine.loaded.as_ref().and_then(|loaded| loaded.ledger.as_ref()).map(|ledger| MemoryStatus {
         counted: ledger.entries.iter().map(|(what, bytes)| ((*what).to_owned(), *bytes)).collect(),
         total: ledger.total(),
