@@ -75,6 +75,11 @@ __device__ __forceinline__ void load_page(uint32_t dst, const char* src, int liv
 template <typename T, typename TO, int D, int WARPS, int MT, bool SKIP>
 __device__ __forceinline__ void prefill(const AttnParams& p) {
     using S = PrefillShape<D, WARPS, MT>;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    constexpr bool kSpares = SKIP;
+#else
+    constexpr bool kSpares = false;
+#endif
     extern __shared__ __align__(512) char smem[];
     const uint32_t sq = smem_addr(smem), slots = sq + S::kTileBytes;  // K, K, V, V in turns; streaming: any of three
     float* tile_max = reinterpret_cast<float*>(smem + S::kVotes);     // two halves: [half][128], and the running maximum [128]
@@ -145,6 +150,12 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
 
     float o[MT][S::kDt][4] = {};
     float row_max[MT][2], row_sum[MT][2] = {};
+    // From sm_100 on ptxas needs more registers for addresses; a kernel that votes keeps its sums in shared memory there rather than spill.
+    __shared__ float spare[kSpares ? 2 * MT : 1][kSpares ? S::kThreads : 1];
+    if constexpr (kSpares) {
+#pragma unroll
+        for (int i = 0; i < 2 * MT; ++i) spare[i][threadIdx.x] = 0.f;
+    }
 #pragma unroll
     for (int m = 0; m < MT; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
     const int my_row = group * 16 * MT + (lane >> 2);                        // + 16 m + 8 i
@@ -269,7 +280,12 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
                         s[m][n][2 * i + e] = x;
                         sum += x;
                     }
-                row_sum[m][i] = row_sum[m][i] * alpha[m][i] + sum;
+                if constexpr (kSpares) {
+                    volatile float& kept = spare[2 * m + i][threadIdx.x];
+                    kept = kept * alpha[m][i] + sum;
+                } else {
+                    row_sum[m][i] = row_sum[m][i] * alpha[m][i] + sum;
+                }
             }
         if (__any_sync(0xffffffffu, moved)) {
 #pragma unroll
@@ -312,6 +328,7 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
     for (int m = 0; m < MT; ++m)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
+            if constexpr (kSpares) row_sum[m][i] = spare[2 * m + i][threadIdx.x];
             row_sum[m][i] += __shfl_xor_sync(0xffffffffu, row_sum[m][i], 1);
             row_sum[m][i] += __shfl_xor_sync(0xffffffffu, row_sum[m][i], 2);
         }
