@@ -32,28 +32,29 @@ pub(super) fn new() -> Environment<'static> {
 /// always runs, so that whitespace around them behaves the same.
 pub(super) fn without_generation_marks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(begin) = rest.find("{%") {
-        let Some(length) = rest[begin..].find("%}") else { break };
-        let end = begin + length + 2;
-        let inside = &rest[begin + 2..end - 2];
-        let name = inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+    // Copied up to here; looked at up to there; and the first end behind the opening last found.
+    let (mut copied, mut seen, mut end) = (0, 0, 0);
+    while let Some(at) = source[seen..].find("{%") {
+        let inside = seen + at + 2;
+        if end < inside {
+            let Some(length) = source[inside..].find("%}") else { break };
+            end = inside + length;
+        }
+        let name = source[inside..end].trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
         let replacement = match name {
             "generation" => "if true",
             "endgeneration" => "endif",
-            _ => name,
+            _ => {
+                // Only the opening is passed over: a string inside may hold what looks like an end.
+                seen = inside;
+                continue;
+            }
         };
-        out.push_str(&rest[..begin]);
-        if replacement == name {
-            // Only the opening is passed over: a string inside may hold what looks like an end.
-            out.push_str("{%");
-            rest = &rest[begin + 2..];
-        } else {
-            out.push_str(&rest[begin..end].replace(name, replacement));
-            rest = &rest[end..];
-        }
+        out.push_str(&source[copied..inside]);
+        out.push_str(&source[inside..end].replace(name, replacement));
+        (copied, seen) = (end, end);
     }
-    out.push_str(rest);
+    out.push_str(&source[copied..]);
     out
 }
 

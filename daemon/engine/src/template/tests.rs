@@ -160,3 +160,25 @@ fn json_that_doubles_without_end_is_too_much() {
     let source = "{% set ns = namespace(x=messages) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson }}";
     assert!(render(source, json!([{"role": "user", "content": "hi"}]), &asking()).is_err());
 }
+
+/// Found by fuzzing: the end was looked for from the opening's second character on.
+#[test]
+fn an_opening_that_is_its_own_end_is_a_syntax_error() {
+    for source in ["{%}", "{% if x %}{%}", "{%%}", "{%"] {
+        assert!(matches!(ChatTemplate::compile(source.into(), Map::new()), Err(TemplateError::Syntax(_))), "{source}");
+    }
+}
+
+#[test]
+fn openings_without_an_end_take_no_time() {
+    let began = std::time::Instant::now();
+    let _ = ChatTemplate::compile("{%".repeat(100_000) + "%}", Map::new());
+    assert!(began.elapsed().as_secs() < 5);
+}
+
+#[test]
+fn marks_for_training_say_nothing() {
+    let marked = "{% for m in messages %}{%- generation -%}{{ m.content }} {% endgeneration %}{{ '{% generation %}' }}{% endfor %}";
+    let text = render(marked, json!([{"role": "user", "content": "a"}]), &asking()).unwrap();
+    assert!(text.starts_with("a "), "{text}");
+}
