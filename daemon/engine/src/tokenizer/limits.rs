@@ -3,7 +3,10 @@
 
 use super::size::{Outline, Size};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt;
 
 /// Bytes of one token, of the vocabulary or added; the longest published ones are runs of some hundred spaces.
 const MAX_TOKEN: usize = 4 << 10;
@@ -45,9 +48,10 @@ pub(super) fn check(json: &[u8], vocab: usize) -> Result<(), Refusal> {
     check_sizes(&outline, vocab).map_err(Refusal::Excess)?;
     // Small now, but for vocabulary and merges, which are passed over.
     let parts: Parts = serde_json::from_slice(json).map_err(malformed)?;
-    if let Some(kind) = parts.model.kind.filter(|kind| kind != "BPE") {
-        return Err(Refusal::Model(kind));
+    if let Some(kind) = parts.model.kind.as_ref().filter(|kind| *kind != "BPE") {
+        return Err(Refusal::Model(kind.clone()));
     }
+    check_merges(&parts.model, &outline).map_err(Refusal::Excess)?;
     check_parts(&parts.normalizer, &parts.pre_tokenizer, &parts.post_processor, &parts.decoder).map_err(Refusal::Excess)
 }
 
@@ -69,6 +73,73 @@ struct Parts {
 struct Model {
     #[serde(rename = "type")]
     kind: Option<String>,
+    /// Named so that a second one is an error.
+    #[serde(default, rename = "vocab")]
+    _vocab: IgnoredAny,
+    #[serde(default)]
+    merges: LongestMerge,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+}
+
+/// Bytes of the longest token that a merge makes.
+#[derive(Default)]
+struct LongestMerge(usize);
+
+impl<'de> Deserialize<'de> for LongestMerge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = LongestMerge;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of merges")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<LongestMerge, A::Error> {
+                let mut longest = 0;
+                while let Some(Merge(bytes)) = list.next_element()? {
+                    longest = longest.max(bytes);
+                }
+                Ok(LongestMerge(longest))
+            }
+        }
+        deserializer.deserialize_seq(List)
+    }
+}
+
+/// Bytes of what one merge makes; written `"a b"` or `["a", "b"]`.
+struct Merge(usize);
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Merge;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("two tokens")
+            }
+            fn visit_str<E: Error>(self, both: &str) -> Result<Merge, E> {
+                Ok(Merge(both.len().saturating_sub(1)))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut both: A) -> Result<Merge, A::Error> {
+                let mut bytes = 0;
+                while let Some(token) = both.next_element::<Cow<'_, str>>()? {
+                    bytes += token.len();
+                }
+                Ok(Merge(bytes))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// What would be a merge of no token: the library joins the two in a buffer as long as the longest token.
+fn check_merges(model: &Model, outline: &Outline) -> Result<(), Excess> {
+    let longest = outline.model.iter().find(|(name, _)| name.as_str() == "vocab").map_or(0, |(_, size)| size.longest);
+    at_most("model.merges", "bytes in what a merge makes", model.merges.0, longest, "the longest token of the vocabulary")?;
+    match model.continuing_subword_prefix.as_deref() {
+        None | Some("") => Ok(()),
+        Some(_) => Err(Excess { field: "model.continuing_subword_prefix".into(), detail: "not supported".into() }),
+    }
 }
 
 fn check_sizes(outline: &Outline, vocab: usize) -> Result<(), Excess> {

@@ -37,6 +37,10 @@ fn every_part_has_a_limit_and_the_refusal_names_it() {
         ("/model/vocab", "model.vocab", json!({"x": [0, 1, 2]})),
         ("/model/merges", "model.merges", json!(vec![["a", "b"]; 2401])),
         ("/model/merges", "model.merges", json!([vec!["a"; 100]])),
+        // Found by fuzzing: joined in a buffer as long as the longest token.
+        ("/model/merges", "model.merges", json!([["x".repeat(300), "y".repeat(300)]])),
+        ("/model/merges", "model.merges", json!([format!("{0} {0}", "x".repeat(300))])),
+        ("/model/continuing_subword_prefix", "model.continuing_subword_prefix", json!("##")),
         ("/model/unk_token", "model.unk_token", json!(vec!["a"; 2000])),
         ("/added_tokens", "added_tokens", json!(vec![added.clone(); 301])),
         ("/added_tokens", "added_tokens", json!([with("y".repeat(5000))])),
