@@ -20,17 +20,17 @@ pub struct Text {
     prompt: Prompt,
 }
 
-/// A request under construction; nothing is sent before `send`.
+/// A request under construction; nothing is sent before `send`. The client is the async one or the [blocking](crate::blocking) one.
 #[derive(Clone, Debug)]
 #[must_use = "a request is sent by `send`"]
-pub struct RequestBuilder<'a, Kind> {
-    client: &'a Client,
+pub struct RequestBuilder<'a, Kind, C = Client> {
+    pub(crate) client: &'a C,
     kind: Kind,
     options: GenerationOptions,
 }
 
-impl<'a> RequestBuilder<'a, Chat> {
-    pub(crate) fn chat(client: &'a Client) -> Self {
+impl<'a, C> RequestBuilder<'a, Chat, C> {
+    pub(crate) fn chat(client: &'a C) -> Self {
         Self { client, kind: Chat::default(), options: GenerationOptions::new() }
     }
 
@@ -79,24 +79,36 @@ impl<'a> RequestBuilder<'a, Chat> {
         self
     }
 
+    pub(crate) fn into_chat(self) -> (Vec<ChatMessage>, GenerationOptions) {
+        (self.kind.messages, self.options)
+    }
+}
+
+impl RequestBuilder<'_, Chat> {
     /// Sends the request; the answer streams. An error here means that nothing was started.
     pub async fn send(self) -> Result<Generation, Error> {
         self.client.send_chat(self.kind.messages, self.options).await
     }
 }
 
-impl<'a> RequestBuilder<'a, Text> {
-    pub(crate) fn text(client: &'a Client, prompt: Prompt) -> Self {
+impl<'a, C> RequestBuilder<'a, Text, C> {
+    pub(crate) fn text(client: &'a C, prompt: Prompt) -> Self {
         Self { client, kind: Text { prompt }, options: GenerationOptions::new() }
     }
 
+    pub(crate) fn into_text(self) -> (Prompt, GenerationOptions) {
+        (self.kind.prompt, self.options)
+    }
+}
+
+impl RequestBuilder<'_, Text> {
     /// Sends the request; the answer streams. An error here means that nothing was started.
     pub async fn send(self) -> Result<Generation, Error> {
         self.client.send_text(self.kind.prompt, self.options).await
     }
 }
 
-impl<Kind> RequestBuilder<'_, Kind> {
+impl<Kind, C> RequestBuilder<'_, Kind, C> {
     /// At most this many new tokens.
     pub fn max_tokens(mut self, tokens: u32) -> Self {
         self.options.max_tokens = Some(tokens);

@@ -88,7 +88,8 @@ impl Bus {
 
     async fn start<B: serde::Serialize + DynamicType>(&self, method: &str, body: &B) -> Result<Generation, Error> {
         let (_request, stream): (OwnedObjectPath, zbus::OwnedFd) = self.call(names::MANAGER_INTERFACE, method, body).await?;
-        Ok(Generation::new(events(Reader::new(stream.into())?)))
+        // Whoever leaves the bus has its requests cancelled: a generation keeps its client there.
+        Ok(Generation::new(events(Reader::new(stream.into())?, self.connection.clone())))
     }
 
     pub(crate) async fn tokenize(&self, text: &str) -> Result<Vec<u32>, Error> {
@@ -211,8 +212,11 @@ fn open(fd: OwnedFd) -> std::io::Result<Box<dyn AsyncRead + Send + Unpin>> {
     Ok(Box::new(tokio::net::UnixStream::from_std(socket)?))
 }
 
-fn events(reader: Reader) -> impl futures_util::Stream<Item = Result<StreamEvent, Error>> + Send {
-    futures_util::stream::try_unfold(reader, |mut reader| async move { Ok(reader.next().await?.map(|event| (event, reader))) })
+/// The events of a stream; `kept` lives as long as it is read.
+fn events(reader: Reader, kept: impl Send) -> impl futures_util::Stream<Item = Result<StreamEvent, Error>> + Send {
+    futures_util::stream::try_unfold((reader, kept), |(mut reader, kept)| async move {
+        Ok(reader.next().await?.map(|event| (event, (reader, kept))))
+    })
 }
 
 fn from_bus(error: zbus::Error) -> Error {
@@ -251,7 +255,7 @@ mod tests {
     #[tokio::test]
     async fn events_come_out_of_a_socket_and_its_early_end_is_an_error() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut generation = Generation::new(events(Reader::new(ours.into()).unwrap()));
+        let mut generation = Generation::new(events(Reader::new(ours.into()).unwrap(), ()));
         theirs.write_all(b"{\"event\":\"text\",\"te").unwrap();
         theirs.write_all(b"xt\":\"a\"}\n").unwrap();
         assert_eq!(generation.next().await.unwrap().unwrap(), StreamEvent::Text { text: "a".into(), logprobs: vec![] });
@@ -263,7 +267,7 @@ mod tests {
     #[tokio::test]
     async fn events_come_out_of_a_pipe() {
         let (ours, mut theirs) = std::io::pipe().unwrap();
-        let generation = Generation::new(events(Reader::new(ours.into()).unwrap()));
+        let generation = Generation::new(events(Reader::new(ours.into()).unwrap(), ()));
         let end = StreamEvent::Finished { reason: FinishReason::Length, usage: Usage::default(), error: None };
         writeln!(theirs, "{{\"event\":\"text\",\"text\":\"a\"}}\n{}", serde_json::to_string(&end).unwrap()).unwrap();
         assert_eq!(generation.answer().await.unwrap().text, "a");
@@ -272,7 +276,7 @@ mod tests {
     #[tokio::test]
     async fn dropping_the_generation_closes_the_stream() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        drop(Generation::new(events(Reader::new(ours.into()).unwrap())));
+        drop(Generation::new(events(Reader::new(ours.into()).unwrap(), ())));
         assert!(theirs.write_all(b"x").is_err());
     }
 }

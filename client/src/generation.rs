@@ -39,24 +39,43 @@ impl Generation {
 
     /// Waits for the end and returns the whole answer; an early end is its error.
     pub async fn answer(mut self) -> Result<Answer, Error> {
-        let (mut text, mut logprobs, mut tool_calls) = (String::new(), Vec::new(), Vec::new());
+        let mut collected = Collected::default();
         while let Some(event) = self.next().await {
-            match event? {
-                StreamEvent::Text { text: piece, logprobs: entries } => {
-                    text.push_str(&piece);
-                    logprobs.extend(entries);
-                }
-                StreamEvent::ToolCall { call } => call.add_to(&mut tool_calls),
-                StreamEvent::Finished { reason, usage, error } => {
-                    let early = reason.error_kind().map(|kind| Error::new(kind, format!("the request ended early: {reason}")));
-                    return match error.or(early) {
-                        Some(error) => Err(error),
-                        None => Ok(Answer { text, logprobs, tool_calls, reason, usage }),
-                    };
-                }
+            if let Some(answer) = collected.add(event?) {
+                return answer;
             }
         }
         Err(disconnected())
+    }
+}
+
+/// An answer on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    text: String,
+    logprobs: Vec<LogprobEntry>,
+    tool_calls: Vec<ToolCall>,
+}
+
+impl Collected {
+    /// Adds an event; the terminal one gives the answer, or the error that an early end is.
+    pub(crate) fn add(&mut self, event: StreamEvent) -> Option<Result<Answer, Error>> {
+        match event {
+            StreamEvent::Text { text, logprobs } => {
+                self.text.push_str(&text);
+                self.logprobs.extend(logprobs);
+                None
+            }
+            StreamEvent::ToolCall { call } => {
+                call.add_to(&mut self.tool_calls);
+                None
+            }
+            StreamEvent::Finished { reason, usage, error } => {
+                let early = reason.error_kind().map(|kind| Error::new(kind, format!("the request ended early: {reason}")));
+                let Self { text, logprobs, tool_calls } = std::mem::take(self);
+                Some(error.or(early).map_or(Ok(Answer { text, logprobs, tool_calls, reason, usage }), Err))
+            }
+        }
     }
 }
 

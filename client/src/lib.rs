@@ -1,4 +1,4 @@
-//! The protocol's types, and an async client for skipd over its socket or the bus.
+//! The protocol's types, and a client for skipd over its socket or the bus, async or [blocking].
 //!
 //! [`protocol`] holds every message of both transports and does no I/O. [`Client`] speaks either:
 //!
@@ -16,6 +16,7 @@
 //! ```
 
 mod address;
+pub mod blocking;
 mod builder;
 mod bus;
 mod client;

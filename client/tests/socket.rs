@@ -2,20 +2,11 @@
 
 mod common;
 
-use common::{Fake, Script, client};
+use common::{Fake, HELLO, Script, client};
 use serde_json::json;
 use skip_client::protocol::{FinishReason, Phase, Selector, SetTableOptions, State};
 use skip_client::{ErrorKind, StreamEvent};
 use std::time::Duration;
-
-const HELLO: &[&str] = &[
-    r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
-    r#"{"choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":null}]}"#,
-    r#"{"choices":[{"index":0,"delta":{"content":"lo"},"finish_reason":null}]}"#,
-    r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
-    r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}"#,
-    "[DONE]",
-];
 
 #[tokio::test]
 async fn a_chat_streams_text_and_then_one_terminal_event() {

@@ -1,11 +1,22 @@
 //! A daemon made of canned bytes: it records each request and writes the pieces it was given.
 #![expect(clippy::unwrap_used, reason = "tests")]
+#![allow(dead_code, reason = "each test file takes what it needs")]
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+
+/// A chat of two pieces.
+pub const HELLO: &[&str] = &[
+    r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
+    r#"{"choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":null}]}"#,
+    r#"{"choices":[{"index":0,"delta":{"content":"lo"},"finish_reason":null}]}"#,
+    r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+    r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}"#,
+    "[DONE]",
+];
 
 /// A fake daemon; its socket goes with it.
 pub struct Fake {

@@ -2,7 +2,7 @@
 
 use skip_client::protocol::Phase;
 use skip_client::protocol::tables::{Selector, SetTableOptions};
-use skip_client::{Client, ErrorKind, StreamEvent};
+use skip_client::{Client, ErrorKind, StreamEvent, blocking};
 use skip_tests::{Daemon, Options};
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,35 @@ async fn a_dropped_generation_is_cancelled() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+#[test]
+fn the_blocking_client_answers_cancels_and_sets_tables_on_both() {
+    let daemon = Daemon::start(Options::default()).unwrap();
+    let socket = blocking::Client::connect_socket(daemon.socket()).unwrap();
+    let mut answers = Vec::new();
+    for client in [socket.clone(), blocking::Client::connect_bus(&daemon.bus().address()).unwrap()] {
+        client.wait_ready(Duration::from_secs(5)).unwrap();
+        let ids = client.tokenize("The capital of France is").unwrap();
+        answers.push(client.complete(ids).max_tokens(6).temperature(0.0).send().unwrap().answer().unwrap().text);
+        let table = client.set_table(Phase::Prefill, Selector::Tier("50%".into()), SetTableOptions::default()).unwrap();
+        assert_eq!(table.tier.as_deref(), Some("50%"));
+        client.set_table(Phase::Prefill, Selector::None, SetTableOptions::default()).unwrap();
+        assert_eq!(client.confirm().unwrap_err().kind, ErrorKind::NothingPending);
+
+        let mut running = client.complete("Hello").max_tokens(4000).ignore_eos(true).send().unwrap();
+        assert!(matches!(running.next(), Some(Ok(StreamEvent::Text { .. }))));
+        assert_eq!(socket.status().unwrap().queue.running, 1);
+        running.canceller().cancel();
+        let last = running.last();
+        assert!(matches!(&last, Some(Err(error)) if error.kind == ErrorKind::Cancelled), "{last:?}");
+        let end = Instant::now() + Duration::from_secs(10);
+        while socket.status().is_ok_and(|status| status.cache.free < status.cache.pages) {
+            assert!(Instant::now() < end, "its pages stay reserved");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert!(answers[0].contains("Paris") && answers[0] == answers[1], "{answers:?}");
 }
 
 #[tokio::test]
