@@ -34,6 +34,8 @@ pub enum ErrorKind {
     NothingPending,
     /// The caller may not do this.
     AccessDenied,
+    /// Over TCP: the key is missing or wrong.
+    Unauthenticated,
     /// The queue is full: try again after `retry_after_s` of the details.
     Busy,
     /// The model is still loading.
@@ -71,7 +73,7 @@ struct Mapping {
 
 impl ErrorKind {
     /// All kinds, for documentation and tests.
-    pub const ALL: [ErrorKind; 23] = [
+    pub const ALL: [ErrorKind; 24] = [
         ErrorKind::InvalidRequest,
         ErrorKind::Unsupported,
         ErrorKind::ContextOverflow,
@@ -83,6 +85,7 @@ impl ErrorKind {
         ErrorKind::TableRefused,
         ErrorKind::NothingPending,
         ErrorKind::AccessDenied,
+        ErrorKind::Unauthenticated,
         ErrorKind::Busy,
         ErrorKind::NotReady,
         ErrorKind::Draining,
@@ -116,6 +119,7 @@ impl ErrorKind {
             ErrorKind::TableRefused => m("TableRefused", 409, REQUEST, "table_refused", 5),
             ErrorKind::NothingPending => m("NothingPending", 409, REQUEST, "nothing_pending", 5),
             ErrorKind::AccessDenied => m("AccessDenied", 403, "permission_error", "access_denied", 6),
+            ErrorKind::Unauthenticated => m("Unauthenticated", 401, "authentication_error", "invalid_api_key", 6),
             ErrorKind::Busy => m("Busy", 429, "rate_limit_error", "busy", 7),
             ErrorKind::NotReady => m("NotReady", 503, SERVER, "not_ready", 7),
             ErrorKind::Draining => m("Draining", 503, SERVER, "draining", 7),
@@ -159,7 +163,8 @@ impl ErrorKind {
     /// The best kind for a status alone, for an answer without a readable body.
     pub fn from_http_status(status: u16) -> Self {
         match status {
-            401 | 403 => ErrorKind::AccessDenied,
+            401 => ErrorKind::Unauthenticated,
+            403 => ErrorKind::AccessDenied,
             404 => ErrorKind::NotFound,
             405 => ErrorKind::MethodNotAllowed,
             409 => ErrorKind::TableRefused,

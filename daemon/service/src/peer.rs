@@ -6,12 +6,20 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// A caller's credentials at the time it connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// User id.
-    pub uid: u32,
-    /// Primary and supplementary group ids.
-    pub groups: Vec<u32>,
+pub enum Peer {
+    /// A user of this machine, as the kernel or the bus says.
+    User {
+        /// User id.
+        uid: u32,
+        /// Primary and supplementary group ids.
+        groups: Vec<u32>,
+    },
+    /// Whoever has the key, over TCP.
+    KeyHolder,
 }
+
+/// No user has it: the kernel takes it for "none".
+const NO_UID: u32 = u32::MAX;
 
 /// What a caller may ask for. Status, health and the model list are for everybody and need no right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +57,7 @@ impl Authority {
 
     /// Whether the peer may control the daemon.
     pub fn is_administrator(&self, peer: &Peer) -> bool {
-        peer.uid == 0 || peer.uid == self.own_uid
+        matches!(peer, Peer::User { uid, .. } if *uid == 0 || *uid == self.own_uid)
     }
 
     /// Refuses with the reason and what would help.
@@ -57,7 +65,7 @@ impl Authority {
         if self.is_administrator(peer) {
             return Ok(());
         }
-        let Peer { uid, groups } = peer;
+        let Peer::User { uid, groups } = peer else { return check_key_holder(right) };
         let message = match right {
             Right::Generate if self.gid.is_some_and(|gid| groups.contains(&gid)) => return Ok(()),
             Right::Generate => format!("uid {uid} may not generate: members of group {} may", self.group),
@@ -73,7 +81,25 @@ impl Authority {
     }
 }
 
+/// The key lets generate, as a member of the group may.
+fn check_key_holder(right: Right) -> Result<(), Error> {
+    let what = match right {
+        Right::Generate => return Ok(()),
+        Right::ControlPriority => "claim control priority",
+        Right::Control => "control skipd",
+    };
+    Err(Error::new(ErrorKind::AccessDenied, format!("nobody may {what} over TCP: administrators may over the socket and the bus")))
+}
+
 impl Peer {
+    /// What tells clients apart: the user id; all holders of the key count as one user whom no uid has.
+    pub fn id(&self) -> u32 {
+        match self {
+            Peer::User { uid, .. } => *uid,
+            Peer::KeyHolder => NO_UID,
+        }
+    }
+
     /// The credentials of a connected Unix stream.
     pub fn of(stream: &tokio::net::UnixStream) -> std::io::Result<Self> {
         let credentials = stream.peer_cred()?;
@@ -81,7 +107,7 @@ impl Peer {
         if !groups.contains(&credentials.gid()) {
             groups.push(credentials.gid());
         }
-        Ok(Self { uid: credentials.uid(), groups })
+        Ok(Self::User { uid: credentials.uid(), groups })
     }
 }
 
@@ -132,7 +158,18 @@ mod tests {
     }
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
-        Peer { uid, groups: groups.to_vec() }
+        Peer::User { uid, groups: groups.to_vec() }
+    }
+
+    #[test]
+    fn the_key_lets_generate_and_no_more() {
+        assert!(authority().check(&Peer::KeyHolder, Right::Generate).is_ok());
+        assert!(!authority().is_administrator(&Peer::KeyHolder));
+        for right in [Right::ControlPriority, Right::Control] {
+            let refusal = authority().check(&Peer::KeyHolder, right).unwrap_err();
+            assert_eq!(refusal.kind, ErrorKind::AccessDenied);
+            assert!(refusal.message.contains("over TCP"), "{refusal}");
+        }
     }
 
     #[test]
@@ -178,8 +215,9 @@ mod tests {
     async fn a_peer_is_who_the_kernel_says() {
         let (a, _b) = tokio::net::UnixStream::pair().unwrap();
         let peer = Peer::of(&a).unwrap();
-        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
-        assert!(peer.groups.contains(&rustix::process::getgid().as_raw()));
+        assert_eq!(peer.id(), rustix::process::getuid().as_raw());
+        let Peer::User { groups, .. } = peer else { panic!("{peer:?}") };
+        assert!(groups.contains(&rustix::process::getgid().as_raw()));
     }
 
     #[test]

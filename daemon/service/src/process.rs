@@ -1,7 +1,7 @@
 //! The process from start to end: socket, bus, model, and a stop that tells everybody within seconds.
 
 use crate::bus::{self, JoinError};
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::lifecycle::Stage;
 use crate::load::{self, LoadError};
 use crate::state::{Daemon, Model};
@@ -62,6 +62,10 @@ where
         }
     };
     let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| RunError::System("watch the socket", e))?;
+    let tcp = match &config.listen {
+        Some(listen) => Some(listen_on(listen).await?),
+        None => None,
+    };
     let daemon = Arc::new(Daemon::new(config, started));
     let bus = tokio::select! {
         joined = join_bus(&daemon) => joined?,
@@ -71,7 +75,7 @@ where
     let mut model = tokio::spawn(load::run(daemon.clone(), open));
     let (stop, stopping) = watch::channel(false);
     let mut bus = tokio::spawn(stay_on_bus(bus, stopping.clone()));
-    let mut server = tokio::spawn(http::serve(daemon.clone(), listener, http::router(daemon.clone()), stopping));
+    let mut server = tokio::spawn(http::serve(daemon.clone(), listener, tcp, http::router(daemon.clone()), stopping));
     tracing::info!(socket = %daemon.config.socket.display(), "answering");
     notify(&[sd_notify::NotifyState::Ready]);
     tokio::spawn(announce(daemon.clone()));
@@ -96,6 +100,15 @@ where
         () = signals.next() => tracing::warn!("second signal: leaving at once"),
     }
     result
+}
+
+/// Takes the TCP address; what it became is logged, as port 0 is any.
+async fn listen_on(listen: &Listen) -> Result<http::Tcp, RunError> {
+    let failed = |source| socket::BindError::Address { address: listen.address, source };
+    let listener = tokio::net::TcpListener::bind(listen.address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "answering over TCP to holders of the key");
+    Ok(http::Tcp::new(listener, listen.key.clone()))
 }
 
 /// Drains for as long as configured, then ends what still runs, and lets the answers out.

@@ -186,5 +186,5 @@ async fn serve(config: Config, step: Duration) -> Arc<Daemon> {
 
 /// The test's own user.
 pub fn myself() -> Peer {
-    Peer { uid: rustix::process::getuid().as_raw(), groups: Vec::new() }
+    Peer::User { uid: rustix::process::getuid().as_raw(), groups: Vec::new() }
 }

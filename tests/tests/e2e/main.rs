@@ -18,6 +18,7 @@ mod stopping;
 mod structured;
 mod supervised;
 mod tables;
+mod tcp;
 
 use serde_json::{Value, json};
 

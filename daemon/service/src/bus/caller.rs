@@ -24,7 +24,7 @@ pub async fn peer(connection: &Connection, name: &UniqueName<'_>) -> Result<Peer
         .map_err(|error| denied(format!("the bus does not say who {name} is: {error}")))?;
     let uid = credentials.unix_user_id().ok_or_else(|| denied(format!("{name} has no user id")))?;
     let groups = credentials.unix_group_ids().cloned().unwrap_or_else(|| groups_of_process(&credentials, uid));
-    Ok(Peer { uid, groups })
+    Ok(Peer::User { uid, groups })
 }
 
 /// Older buses do not tell groups: then those of the sender's process, as long as it still is of the uid that the bus vouches for.

@@ -2,8 +2,10 @@
 //! Everything after this module deals in [`Config`], in which no value is missing or nonsense.
 
 mod file;
+mod listen;
 mod settings;
 
+pub use listen::{Key, Listen};
 pub use settings::{Cli, Settings};
 
 use crate::tables::OnDrift;
@@ -136,6 +138,8 @@ pub struct Config {
     pub bus_required: bool,
     /// The socket's path.
     pub socket: PathBuf,
+    /// Where HTTP is served over TCP, and the key that takes; None: nowhere.
+    pub listen: Option<Listen>,
     /// Type of cached keys and values.
     pub kv: KvChoice,
     /// Worker threads; None: one a core.
@@ -244,6 +248,7 @@ impl Config {
             kv,
             precision,
             socket: settings.socket.unwrap_or_else(default_socket),
+            listen: Listen::check(settings.listen.as_deref(), settings.key_file.as_deref())?,
             threads: at_least_one("--threads", settings.threads)?,
             chunk: at_least_one("--chunk", settings.chunk)?,
             kv_tokens: at_least_one("--kv-tokens", settings.kv_tokens)?,

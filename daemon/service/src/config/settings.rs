@@ -41,6 +41,12 @@ pub struct Settings {
     /// Unix socket to serve HTTP on [default: /run/skipd/skipd.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Loopback address and port to serve HTTP on too, for clients that know no Unix socket; takes a key [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// File with the key of --listen, 16 characters or more; not readable by others
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Type of cached keys and values: fp16 or bf16
     #[arg(long, value_name = "FORMAT")]
     pub kv: Option<String>,
@@ -103,7 +109,7 @@ impl Settings {
         macro_rules! overlay {
             ($($field:ident)*) => { Settings { $($field: self.$field.or(below.$field)),* } };
         }
-        overlay!(model model_name backend qualify bus socket kv kv_shadow threads precision chunk kv_tokens queue max_running
+        overlay!(model model_name backend qualify bus socket listen key_file kv kv_shadow threads precision chunk kv_tokens queue max_running
                  default_max_tokens state_dir tables on_drift drain_seconds max_body_mib max_connections group control_group log)
     }
 }

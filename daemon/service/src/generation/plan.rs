@@ -64,7 +64,7 @@ impl Plan {
                 Priority::Control => handle::Priority::Control,
             },
             deadline: own.deadline_ms.and_then(|ms| arrived.checked_add(Duration::from_millis(ms))),
-            client: ClientId(peer.uid),
+            client: ClientId(peer.id()),
             tables,
             steering,
         };

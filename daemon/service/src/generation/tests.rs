@@ -129,7 +129,7 @@ async fn a_full_queue_is_busy_at_once() {
 #[tokio::test]
 async fn outsiders_are_refused() {
     let daemon = daemon(Duration::ZERO).await;
-    let outsider = Peer { uid: 4_000_000, groups: vec![] };
+    let outsider = Peer::User { uid: 4_000_000, groups: vec![] };
     let Err(error) = start(&daemon, &outsider, ask(json!({"prompt": "x"}))).await else { panic!("accepted") };
     assert_eq!(error.kind, ErrorKind::AccessDenied);
 }
@@ -138,7 +138,7 @@ async fn outsiders_are_refused() {
 #[tokio::test]
 async fn members_may_neither_override_tables_nor_claim_control_priority() {
     let daemon = daemon_of(|settings| settings.group = Some("root".into())).await;
-    let member = Peer { uid: 4_000_000, groups: vec![0] };
+    let member = Peer::User { uid: 4_000_000, groups: vec![0] };
     for (own, param) in [(json!({"tables": {"prefill": "none"}}), "skipd.tables"), (json!({"priority": "control"}), "skipd.priority")] {
         let Err(error) = start(&daemon, &member, ask(json!({"prompt": "x", "skipd": own}))).await else { panic!("accepted: {param}") };
         assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::AccessDenied, Some(param)));
@@ -153,7 +153,7 @@ async fn members_may_neither_override_tables_nor_claim_control_priority() {
 #[tokio::test]
 async fn members_of_the_control_group_may_claim_control_priority() {
     let daemon = daemon_of(|settings| (settings.group, settings.control_group) = (Some("root".into()), Some("root".into()))).await;
-    let member = Peer { uid: 4_000_000, groups: vec![0] };
+    let member = Peer::User { uid: 4_000_000, groups: vec![0] };
     let asked = ask(json!({"prompt": "x", "max_tokens": 1, "skipd": {"priority": "control"}}));
     assert!(start(&daemon, &member, asked).await.is_ok());
 }

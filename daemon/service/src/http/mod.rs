@@ -5,12 +5,14 @@ mod body;
 mod chat;
 mod completions;
 mod control;
+mod door;
 mod health;
 mod models;
 mod reply;
 mod server;
 mod sse;
 
+pub use door::Tcp;
 pub use server::serve;
 
 use crate::peer::{Peer, Right};

@@ -1,7 +1,7 @@
 //! Answers as JSON, errors in OpenAI's shape with the status of their kind.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, Response, StatusCode};
 use axum::response::IntoResponse;
 use serde::Serialize;
@@ -26,7 +26,11 @@ impl IntoResponse for Refusal {
         let Refusal(error) = self;
         let status = StatusCode::from_u16(error.kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let retry = error.retry_after_s().or(matches!(error.kind, ErrorKind::Busy | ErrorKind::NotReady).then_some(1));
+        let key_wanted = error.kind == ErrorKind::Unauthenticated;
         let mut response = json(status, &ErrorBody::from(error));
+        if key_wanted {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = retry {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

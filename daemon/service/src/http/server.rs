@@ -1,17 +1,20 @@
 //! Accepts connections, says who is at the other end of each, and ends them in good order.
 
 use super::arrival::Arrival;
+use super::door::{Door, Guard, Tcp};
+use super::reply::Refusal;
 use crate::peer::Peer;
 use crate::socket::StallGuard;
 use crate::state::Daemon;
 use axum::Router;
+use axum::response::IntoResponse;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
@@ -27,17 +30,27 @@ const MAX_HEAD: usize = 32 * 1024;
 
 /// Serves until `stop` turns true; then no connection is accepted, and each one ends after the answer it is giving, or soon if it is giving none.
 /// Returns when all have ended.
-pub async fn serve(daemon: Arc<Daemon>, listener: UnixListener, router: Router, mut stop: watch::Receiver<bool>) {
+pub async fn serve(daemon: Arc<Daemon>, socket: UnixListener, tcp: Option<Tcp>, router: Router, stop: watch::Receiver<bool>) {
     let seats = Seats::new(daemon.config.max_connections);
+    let by_tcp = async {
+        if let Some(tcp) = tcp {
+            admit(&daemon, tcp, &seats, &router, stop.clone()).await;
+        }
+    };
+    tokio::join!(admit(&daemon, socket, &seats, &router, stop.clone()), by_tcp);
+}
+
+/// The same for one door.
+async fn admit<D: Door>(daemon: &Daemon, door: D, seats: &Seats, router: &Router, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = stopped(&mut stop) => break,
             Some(_) = connections.join_next() => continue,
-            accepted = listener.accept() => accepted,
+            accepted = door.accept() => accepted,
         };
         let stream = match accepted {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: some will come free.
                 tracing::warn!(%error, "cannot accept a connection");
@@ -45,7 +58,7 @@ pub async fn serve(daemon: Arc<Daemon>, listener: UnixListener, router: Router, 
                 continue;
             }
         };
-        let peer = match Peer::of(&stream) {
+        let peer = match D::peer(&stream) {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::warn!(%error, "a connection without credentials is closed");
@@ -53,16 +66,16 @@ pub async fn serve(daemon: Arc<Daemon>, listener: UnixListener, router: Router, 
             }
         };
         let administrator = daemon.authority.is_administrator(&peer);
-        match seats.take(peer.uid, administrator) {
+        match seats.take(peer.id(), administrator) {
             Some(seat) => {
-                connections.spawn(connection(stream, peer, router.clone(), stop.clone(), seat));
+                connections.spawn(connection(stream, peer, door.guard(), router.clone(), stop.clone(), seat));
             }
             None => {
                 connections.spawn(turn_away(stream));
             }
         }
     }
-    drop(listener);
+    drop(door);
     while connections.join_next().await.is_some() {}
 }
 
@@ -71,14 +84,28 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn connection(stream: UnixStream, peer: Peer, router: Router, mut stop: watch::Receiver<bool>, _seat: Seat) {
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: Peer,
+    guard: Option<Arc<Guard>>,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+    _seat: Seat,
+) {
     let peer = Arc::new(peer);
     let arrival = Arrival::default();
     let following = arrival.clone();
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request = following.follow(request);
         request.extensions_mut().insert(peer.clone());
-        router.clone().oneshot(request)
+        let refused = guard.as_ref().and_then(|guard| guard.check(&request).err());
+        let router = router.clone();
+        async move {
+            match refused {
+                Some(error) => Ok(Refusal(error).into_response()),
+                None => router.oneshot(request).await,
+            }
+        }
     });
     let io = TokioIo::new(StallGuard::new(stream, STALL_TIMEOUT));
     let connection = hyper::server::conn::http1::Builder::new()
@@ -106,7 +133,7 @@ async fn connection(stream: UnixStream, peer: Peer, router: Router, mut stop: wa
 }
 
 /// Tells a client that there is no room, without reading what it wants.
-async fn turn_away(mut stream: UnixStream) {
+async fn turn_away(mut stream: impl AsyncWrite + Unpin) {
     const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
         {\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":\"busy\"}}";
     // Whoever does not take it in time is not told.

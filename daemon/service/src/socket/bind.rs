@@ -17,6 +17,14 @@ pub enum BindError {
     /// Something that is no socket has the name; it is left alone.
     #[error("{0} exists and is not a socket")]
     NotASocket(PathBuf),
+    /// The address that was configured cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Address {
+        /// Of `--listen`.
+        address: std::net::SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The system refused.
     #[error("cannot {action} {path}: {source}")]
     Io {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
 
 #[test]
 fn one_user_cannot_take_every_seat() {
@@ -42,7 +43,7 @@ impl Served {
         let daemon = testing::daemon(step).await;
         let listener = UnixListener::bind(&socket).unwrap();
         let (stop, stopping) = watch::channel(false);
-        let server = tokio::spawn(serve(daemon.clone(), listener, router(daemon.clone()), stopping));
+        let server = tokio::spawn(serve(daemon.clone(), listener, None, router(daemon.clone()), stopping));
         Self { daemon, socket, stop, server, _dir: dir }
     }
 
@@ -154,4 +155,66 @@ async fn a_connection_beyond_the_limit_is_told() {
     let answer = read_to_end(extra).await;
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too many connections"), "{answer}");
     drop(held);
+}
+
+const KEY: &str = "a-key-for-a-test-0123";
+
+/// The same daemon over TCP as well; gives its port.
+async fn over_tcp() -> (Served, u16) {
+    let mut served = Served::new(Duration::ZERO).await;
+    served.server.abort();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let tcp = Tcp::new(listener, crate::config::Key::parse(KEY).unwrap());
+    let socket = UnixListener::bind(served.socket.with_extension("again")).unwrap();
+    let daemon = served.daemon.clone();
+    served.server = tokio::spawn(serve(daemon.clone(), socket, Some(tcp), router(daemon), served.stop.subscribe()));
+    (served, port)
+}
+
+/// The whole answer to one request over TCP.
+async fn ask(port: u16, request: &str, authorization: &str, body: &str) -> String {
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let length = body.len();
+    let head =
+        format!("{request} HTTP/1.1\r\nhost: localhost:{port}\r\nconnection: close\r\ncontent-length: {length}\r\n{authorization}\r\n");
+    stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let mut text = String::new();
+    tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut text)).await.expect("an answer").unwrap();
+    text
+}
+
+#[tokio::test]
+async fn over_tcp_the_key_lets_generate_and_control_nothing() {
+    let (served, port) = over_tcp().await;
+    let key = format!("authorization: Bearer {KEY}\r\n");
+    let answer = ask(port, "POST /v1/completions", &key, r#"{"prompt": "x", "max_tokens": 2}"#).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for (request, body) in [
+        ("PUT /skipd/v1/tables/prefill", r#"{"selector": "none"}"#),
+        ("POST /skipd/v1/tables/reload", ""),
+        ("POST /skipd/v1/drain", ""),
+        ("POST /skipd/v1/jobs", r#"{"kind": "qualify"}"#),
+        ("POST /v1/completions", r#"{"prompt": "x", "max_tokens": 2, "skipd": {"priority": "control"}}"#),
+        ("POST /v1/completions", r#"{"prompt": "x", "max_tokens": 2, "skipd": {"tables": {"prefill": "none"}}}"#),
+    ] {
+        let answer = ask(port, request, &key, body).await;
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("access_denied"), "{request}: {answer}");
+    }
+    assert!(served.daemon.life.stage().state() == skip_client::protocol::State::Ready);
+}
+
+#[tokio::test]
+async fn over_tcp_nothing_is_answered_without_the_key() {
+    let (served, port) = over_tcp().await;
+    for authorization in ["", "authorization: Bearer a-key-for-a-test-0124\r\n", "authorization: Basic eDp5\r\n"] {
+        for request in ["GET /health", "GET /v1/models", "POST /v1/completions", "GET /nowhere"] {
+            let answer = ask(port, request, authorization, "").await;
+            assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("invalid_api_key"), "{request}: {answer}");
+            assert!(answer.contains("www-authenticate: Bearer") && !answer.contains(KEY), "{answer}");
+        }
+    }
+    served.stop.send_replace(true);
+    tokio::time::timeout(Duration::from_secs(5), served.server).await.expect("both doors close").unwrap();
+    assert!(tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err());
 }
