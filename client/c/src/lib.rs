@@ -1,0 +1,19 @@
+//! skip-client for C and C++. `include/skipd.h` is the contract; its functions are here under the same names.
+//!
+//! Arguments are references where C has pointers: `Option<&T>` is a pointer that may be NULL. What the header asks of callers (pointers are
+//! NULL or valid, text ends in NUL, nobody uses what is being freed) is what each `unsafe` here rests on.
+
+mod boundary;
+mod client;
+mod error;
+mod request;
+mod stream;
+
+pub use boundary::skipd_string_free;
+pub use client::*;
+pub use error::*;
+pub use request::*;
+pub use stream::*;
+
+#[cfg(test)]
+mod tests;
