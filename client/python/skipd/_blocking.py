@@ -1,0 +1,163 @@
+"""The same client without asyncio: a thread runs the loop, callers wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Coroutine, Iterator, Sequence, TypeVar
+
+from ._client import AsyncClient, Message, Options, Phase, Selector
+from ._events import Answer, Event, Finished, Text
+from ._generation import Generation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+
+
+class Client:
+    """skipd over its socket, for programs without an event loop. May be used by several threads. `close` it, or use `with`."""
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None) -> None:
+        self._client = AsyncClient(socket)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="skipd", daemon=True)
+        self._thread.start()
+
+    @property
+    def socket(self) -> str:
+        """The socket's path."""
+        return self._client.socket
+
+    def close(self) -> None:
+        """Ends the client's thread; what still runs is cancelled."""
+        if self._thread.is_alive():
+            self._wait(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while waiting: what was waited for ends too.
+            future.cancel()
+            raise
+
+    def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> BlockingGeneration:
+        """A conversation: its messages, or what the user says. Nothing is sent before the result is read."""
+        return BlockingGeneration(self, self._client.chat(messages, **options))
+
+    def complete(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> BlockingGeneration:
+        """A text, or token ids, to be continued. Nothing is sent before the result is read."""
+        return BlockingGeneration(self, self._client.complete(prompt, **options))
+
+    def status(self) -> dict[str, Any]:
+        """What the daemon is and does."""
+        return self._wait(self._client.status())
+
+    def models(self) -> list[dict[str, Any]]:
+        """The loaded model, as OpenAI lists it."""
+        return self._wait(self._client.models())
+
+    def ready(self) -> dict[str, Any]:
+        """`state`, `progress` and `reason`."""
+        return self._wait(self._client.ready())
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Waits until the daemon serves."""
+        self._wait(self._client.wait_ready(timeout))
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text, as it is."""
+        return self._wait(self._client.tokenize(text))
+
+    def tables(self) -> dict[str, Any]:
+        """The tables in force, and why, for each phase."""
+        return self._wait(self._client.tables())
+
+    def tiers(self) -> dict[str, Any]:
+        """The checkpoint's ladders."""
+        return self._wait(self._client.tiers())
+
+    def set_table(self, phase: Phase, selector: Selector, *, persist: bool = False, confirm_within: float | None = None,
+                  force: bool = False) -> dict[str, Any]:
+        """Puts a table in force for new requests."""
+        return self._wait(self._client.set_table(phase, selector, persist=persist, confirm_within=confirm_within, force=force))
+
+    def confirm(self) -> dict[str, Any]:
+        """Keeps tables on trial."""
+        return self._wait(self._client.confirm())
+
+    def revert(self) -> dict[str, Any]:
+        """Goes back to the tables before those on trial."""
+        return self._wait(self._client.revert())
+
+    def reload(self) -> dict[str, Any]:
+        """Reads all table files again."""
+        return self._wait(self._client.reload())
+
+
+class BlockingGeneration:
+    """One request, read by one thread: an iterator of events, `text()`, or `answer()`. `close` cancels it, from any thread."""
+
+    def __init__(self, client: Client, generation: Generation) -> None:
+        self._client = client
+        self._generation = generation
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        # A StopAsyncIteration may not leave a coroutine, so that the end is told by None.
+        event = self._client._wait(_next_or_none(self._generation))
+        if event is None:
+            raise StopIteration
+        return event
+
+    def text(self) -> Iterator[str]:
+        """The pieces of text; an early end of the answer raises its error."""
+        with self:
+            for event in self:
+                if isinstance(event, Text):
+                    yield event.text
+                elif isinstance(event, Finished) and event.error is not None:
+                    raise event.error
+
+    def answer(self) -> Answer:
+        """The whole answer; an early end raises its error."""
+        return self._client._wait(self._generation.answer())
+
+    def close(self) -> None:
+        """Cancels the request, if it still runs."""
+        self._client._wait(self._generation.aclose())
+
+    def __enter__(self) -> BlockingGeneration:
+        self._client._wait(self._generation.start())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+async def _next_or_none(generation: Generation) -> Event | None:
+    async for event in generation:
+        return event
+    return None
