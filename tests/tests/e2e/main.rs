@@ -7,6 +7,7 @@
 
 mod backend;
 mod bus;
+mod clients;
 mod faults;
 mod foreign;
 mod library;
