@@ -102,7 +102,7 @@ class AsyncClient:
 
     async def models(self) -> list[dict[str, Any]]:
         """The loaded model, as OpenAI lists it."""
-        return (await self._call("GET", "/v1/models"))["data"]
+        return list((await self._call("GET", "/v1/models")).get("data", []))
 
     async def ready(self) -> dict[str, Any]:
         """`state`, `progress` and `reason`."""
@@ -122,7 +122,7 @@ class AsyncClient:
 
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a text, as it is."""
-        return (await self._call("POST", "/skipd/v1/tokenize", {"text": text}))["tokens"]
+        return list((await self._call("POST", "/skipd/v1/tokenize", {"text": text})).get("tokens", []))
 
     async def tables(self) -> dict[str, Any]:
         """The tables in force, and why, for each phase."""
@@ -157,23 +157,26 @@ class AsyncClient:
         async with await Exchange.start(self.socket, method, route, data) as exchange:
             return exchange.status, await exchange.body()
 
-    async def _call(self, method: str, route: str, body: Any = None) -> Any:
+    async def _call(self, method: str, route: str, body: Any = None) -> dict[str, Any]:
         status, answer = await self._raw(method, route, body)
         if not 200 <= status < 300:
             raise refusal(status, answer)
         return _json(answer)
 
 
-def _json(answer: bytes) -> Any:
+def _json(answer: bytes) -> dict[str, Any]:
     try:
-        return json.loads(answer)
+        value = json.loads(answer)
     except ValueError as error:
         raise ProtocolError(f"the answer is not understood: {error}") from error
+    if not isinstance(value, dict):
+        raise ProtocolError("the answer is no object")
+    return value
 
 
 def _body(body: dict[str, Any], options: Options) -> dict[str, Any]:
     """A request's body. A misspelt option is a TypeError: the daemon would take it for a field it may ignore."""
-    given = dict(options)
+    given: dict[str, Any] = {**options}
     unknown = given.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; `extra` takes further fields")

@@ -181,7 +181,7 @@ def of_object(error: Any, status: int = 500) -> SkipdError:
     if not isinstance(error, dict):
         return of_status(status)
     code, details = error.get("code"), error.get("details")
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (Internal if status >= 500 else InvalidRequest)
+    kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(status) or (Internal if status >= 500 else InvalidRequest)
     return kind(str(error.get("message", "")), param=error.get("param"), details=details if isinstance(details, dict) else None, code=code)
 
 
