@@ -3,7 +3,8 @@
 use crate::process::run;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,6 +14,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Http {
     socket: PathBuf,
+    /// Whose requests: user and group; None: the test's own.
+    user: Option<(u32, u32)>,
 }
 
 /// An answer.
@@ -29,7 +32,12 @@ pub struct Response {
 impl Http {
     /// Requests to this socket.
     pub fn new(socket: PathBuf) -> Self {
-        Self { socket }
+        Self { socket, user: None }
+    }
+
+    /// The same of another user; only root can be one.
+    pub fn of_user(self, uid: u32, gid: u32) -> Self {
+        Self { user: Some((uid, gid)), ..self }
     }
 
     /// GET.
@@ -56,33 +64,43 @@ impl Http {
         self.send("PUT", path, body.as_ref())
     }
 
+    /// DELETE.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn delete(&self, path: &str) -> Result<Response> {
+        self.curl(path, &["-X", "DELETE"])
+    }
+
     fn send(&self, method: &str, path: &str, body: &[u8]) -> Result<Response> {
         let mut file = tempfile::NamedTempFile::new()?;
         file.write_all(body)?;
+        // Another user reads it too.
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
         let data = format!("@{}", file.path().display());
         self.curl(path, &["-X", method, "-H", "content-type: application/json", "--data-binary", &data])
     }
 
     fn curl(&self, path: &str, args: &[&str]) -> Result<Response> {
         let url = format!("http://localhost{path}");
-        let output = run(Command::new("curl")
-            .args(["-sS", "-i", "-N", "--max-time", "170", "--unix-socket"])
-            .arg(&self.socket)
-            .args(args)
-            .arg(url))?
-        .ok()?;
+        let mut command = match self.user {
+            None => Command::new("curl"),
+            Some((uid, gid)) => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", &uid.to_string(), "--regid", &gid.to_string(), "--clear-groups", "curl"]);
+                command
+            }
+        };
+        let output =
+            run(command.args(["-sS", "-i", "-N", "--max-time", "170", "--unix-socket"]).arg(&self.socket).args(args).arg(url))?.ok()?;
         // An interim answer (100 Continue, sent for large bodies) comes before the real one.
         let mut rest = output.as_str();
         loop {
-            let (head, body) = rest.split_once("\r\n\r\n").with_context(|| format!("no header end in {output:?}"))?;
-            let mut lines = head.lines();
-            let status: u16 = lines.next().and_then(|l| l.split(' ').nth(1)).context("a status line")?.parse()?;
-            if status == 100 {
-                rest = body;
-                continue;
+            let (response, behind) = Response::read(rest)?;
+            if response.status != 100 {
+                return Ok(response);
             }
-            let headers = lines.filter_map(|l| l.split_once(": ")).map(|(n, v)| (n.to_ascii_lowercase(), v.to_owned())).collect();
-            return Ok(Response { status, headers, body: body.to_owned() });
+            rest = behind;
         }
     }
 
@@ -103,6 +121,15 @@ impl Http {
 }
 
 impl Response {
+    /// A response and what is behind its head.
+    fn read(text: &str) -> Result<(Self, &str)> {
+        let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("no header end in {text:?}"))?;
+        let mut lines = head.lines();
+        let status: u16 = lines.next().and_then(|l| l.split(' ').nth(1)).context("a status line")?.parse()?;
+        let headers = lines.filter_map(|l| l.split_once(": ")).map(|(n, v)| (n.to_ascii_lowercase(), v.to_owned())).collect();
+        Ok((Response { status, headers, body: body.to_owned() }, body))
+    }
+
     /// The body as JSON, where the status is as expected.
     ///
     /// # Errors
@@ -151,6 +178,16 @@ impl Stream {
                 return Ok(Some(serde_json::from_str(data)?));
             }
         }
+    }
+
+    /// The whole answer to a request that does not stream.
+    ///
+    /// # Errors
+    /// The connection broke, or what came is no HTTP.
+    pub fn response(mut self) -> Result<Response> {
+        let mut text = String::new();
+        self.lines.read_to_string(&mut text)?;
+        Ok(Response::read(&text)?.0)
     }
 
     /// All that is left.

@@ -1,6 +1,7 @@
 //! The engine seen from outside: requests in, events out, control by message. Nothing here blocks on the engine's step.
 
 use crate::grammar::Grammar;
+use crate::prefix::{NewPrefix, PrefixError, PrefixInfo};
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
@@ -81,6 +82,8 @@ pub struct Request {
     pub tables: Option<TableSet>,
     /// What changes the logits its tokens are drawn from.
     pub steering: Steering,
+    /// It may take pages of earlier prompts with the same beginning, and leaves its own to later ones.
+    pub reuse: bool,
 }
 
 /// What changes a request's logits before its tokens are drawn.
@@ -238,7 +241,7 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens drawn and put into the channel, the end-of-sequence token among them. Who cancels at a stop string counts those it took itself.
     pub completion_tokens: u32,
-    /// Prompt tokens not recomputed.
+    /// Prompt tokens taken from an earlier prompt, not computed again.
     pub reused_tokens: u32,
     /// Prefill.
     pub prefill: PhaseUsage,
@@ -308,6 +311,12 @@ pub enum Message {
     Cancel(RequestId),
     /// New requests start with these tables; acknowledged when applied.
     SetTables(TableSet, oneshot::Sender<()>),
+    /// Shares a prefix between all clients; answered when applied.
+    Pin(NewPrefix, oneshot::Sender<Result<PrefixInfo, PrefixError>>),
+    /// Shares it no longer; answered with what it was.
+    Unpin(String, oneshot::Sender<Option<PrefixInfo>>),
+    /// Asks for the pinned prefixes.
+    Prefixes(oneshot::Sender<Vec<PrefixInfo>>),
     /// Refuse new requests, finish the rest; acknowledged when idle.
     Drain(oneshot::Sender<()>),
     /// Cancel everything and end the loop.

@@ -9,6 +9,7 @@ pub mod detokenize;
 pub mod engine;
 pub mod grammar;
 pub mod handle;
+pub mod prefix;
 pub mod scheduler;
 pub mod stats;
 pub mod template;

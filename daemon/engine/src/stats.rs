@@ -1,7 +1,8 @@
 //! What the engine tells about itself: one snapshot, published after every step and read without waiting for one.
 
-use crate::engine::{EngineState, Loaded};
+use crate::engine::{CachePlan, EngineState, Loaded};
 use crate::handle::{FinishReason, NamedTable, TableSet};
+use crate::scheduler::ReuseCounts;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::{BackendInfo, Phase};
 use std::sync::Arc;
@@ -33,8 +34,14 @@ pub struct Status {
     pub running: u32,
     /// Requests that wait for admission.
     pub queued: u32,
-    /// Cache pages reserved by running requests.
+    /// Cache pages that running requests and pinned prefixes hold.
     pub pages_used: u32,
+    /// Of those, the pinned prefixes' own.
+    pub pages_pinned: u32,
+    /// Of the free pages, those kept for prompts that begin as an earlier one did.
+    pub pages_cached: u32,
+    /// Pages that pinned prefixes may take.
+    pub pages_pinnable: u32,
     /// Cache pages in all, 128 tokens each.
     pub pages_total: u32,
     /// Bytes of the cache when every page is in use.
@@ -43,6 +50,8 @@ pub struct Status {
     pub steps: u64,
     /// Prompt tokens computed.
     pub prompt_tokens: u64,
+    /// Prompt tokens looked for in the cache and taken from it.
+    pub reuse: ReuseCounts,
     /// Tokens drawn and delivered.
     pub generated_tokens: u64,
     /// Ended requests by reason, in the order of [`FinishReason::ALL`].
@@ -74,18 +83,22 @@ pub struct Status {
 
 impl Status {
     /// A new engine's.
-    pub(crate) fn new(context: u32, pages_total: u32, cache_bytes: u64, tables: TableSet) -> Self {
+    pub(crate) fn new(cache: &CachePlan, tables: TableSet) -> Self {
         Self {
             state: EngineState::Loading { progress: 0.0 },
             backend: None,
-            context,
+            context: cache.context,
             running: 0,
             queued: 0,
             pages_used: 0,
-            pages_total,
-            cache_bytes,
+            pages_pinned: 0,
+            pages_cached: 0,
+            pages_pinnable: cache.pinned,
+            pages_total: cache.pages,
+            cache_bytes: cache.bytes,
             steps: 0,
             prompt_tokens: 0,
+            reuse: ReuseCounts::default(),
             generated_tokens: 0,
             finished: [0; FinishReason::ALL.len()],
             prefill: SkipCounters::default(),

@@ -30,8 +30,10 @@ fn requests_together_answer_as_each_alone() {
     let prompts = [prose(40), "The capital of France is".to_owned(), prose(1200), "def fibonacci(n):".to_owned()];
     let body = |i: usize| {
         let mut body = completion(&prompts[i], 24);
+        // All of each prompt takes its votes.
+        body["skipd"] = json!({"prefix_reuse": false});
         if i == 2 {
-            body["skipd"] = json!({"tables": {"prefill": "30%", "decode": "75%"}});
+            body["skipd"]["tables"] = json!({"prefill": "30%", "decode": "75%"});
         }
         body.to_string()
     };
@@ -116,6 +118,43 @@ fn what_does_not_fit_waits_and_what_never_fits_is_refused() {
         stream.event().unwrap().expect("its turn comes");
     }
     all_free(&http);
+}
+
+#[test]
+fn sixty_four_clients_on_a_queue_of_sixteen_get_their_answer_or_are_told_when_to_come_back() {
+    let daemon = Daemon::start(Options::default().flags(&["--queue", "16", "--max-running", "4"])).unwrap();
+    let http = daemon.http();
+    let prompts = ["The capital of France is", "def fibonacci(n):", "The robot arm stopped because", "Once upon a time", "Water boils at"];
+    let body = |i: usize| completion(prompts[i % prompts.len()], 16).to_string();
+    let alone: Vec<String> = (0..prompts.len()).map(|i| text(&http.post(TEXT, body(i)).unwrap().expect(200).unwrap()).to_owned()).collect();
+    let start = std::sync::Barrier::new(64);
+    let refused: u32 = std::thread::scope(|scope| {
+        let client = |i: usize| {
+            let (http, start, alone, body) = (&http, &start, &alone, &body);
+            scope.spawn(move || {
+                start.wait();
+                let begun = Instant::now();
+                for refused in 0.. {
+                    let answer = http.open(TEXT, &body(i)).unwrap().response().unwrap();
+                    if answer.status == 200 {
+                        assert_eq!(text(&answer.expect(200).unwrap()), alone[i % alone.len()]);
+                        return refused;
+                    }
+                    assert_eq!(answer.expect(429).unwrap()["error"]["code"], "busy");
+                    let wait: f64 = answer.header("retry-after").unwrap().parse().unwrap();
+                    assert!(begun.elapsed() < Duration::from_secs(150), "client {i} was refused {refused} times");
+                    std::thread::sleep(Duration::from_secs_f64(wait));
+                }
+                unreachable!()
+            })
+        };
+        let clients: Vec<_> = (0..64).map(client).collect();
+        clients.into_iter().map(|c| c.join().unwrap()).sum()
+    });
+    assert!(refused >= 16, "{refused} refusals: 4 run and 16 wait, the others are told so at once");
+    all_free(&http);
+    let status = http.get("/skipd/v1/status").unwrap().expect(200).unwrap();
+    assert_eq!((&status["queue"]["running"], &status["queue"]["waiting"]), (&json!(0), &json!(0)));
 }
 
 #[test]

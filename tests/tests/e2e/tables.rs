@@ -154,7 +154,9 @@ fn at_s_above_the_length_the_answer_is_the_dense_one() {
     let prompt = prose(700);
     let dense = ask(&http, &prompt, 8);
     let mut body = completion(&prompt, 8);
-    body["skipd"] = json!({"tables": {"prefill": [[1, 100000.0]], "decode": [[1, 100000.0]]}});
+    let tables = json!({"prefill": [[1, 100000.0]], "decode": [[1, 100000.0]]});
+    // Dense pages of the first one would do for it.
+    body["skipd"] = json!({"tables": tables, "prefix_reuse": false});
     let guarded = http.post(TEXT, body.to_string()).unwrap().expect(200).unwrap();
     assert_eq!(text(&dense), text(&guarded));
     assert_eq!(votes(&guarded, "prefill").1, 0);

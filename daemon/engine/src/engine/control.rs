@@ -29,7 +29,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(info: ModelInfo, cache: CachePlan, queue_limit: u32, token_buffer: usize, tables: TableSet) -> Self {
         Self {
-            status: Mutex::new(Status::new(cache.context, cache.pages, cache.bytes, tables)),
+            status: Mutex::new(Status::new(&cache, tables)),
             info,
             cache,
             queue_limit: queue_limit.max(1),
@@ -98,7 +98,7 @@ impl EngineHandle {
         Ok(Generation { id, tokens, finished, guard })
     }
 
-    fn check(&self, request: &Request) -> Result<(), SubmitError> {
+    pub(super) fn check(&self, request: &Request) -> Result<(), SubmitError> {
         let shared = &*self.shared;
         let Shared { info, cache, .. } = shared;
         if self.shared.state.borrow().is_final() {
@@ -129,7 +129,7 @@ impl EngineHandle {
         Ok(())
     }
 
-    fn stopped_error(&self) -> SubmitError {
+    pub(super) fn stopped_error(&self) -> SubmitError {
         SubmitError::Stopped(match &*self.shared.state.borrow() {
             EngineState::Failed(error) => error.to_string(),
             _ => "shut down".to_string(),

@@ -3,6 +3,7 @@
 
 mod control;
 mod options;
+mod prefixes;
 mod routes;
 mod run;
 

@@ -91,6 +91,8 @@ pub struct CachePlan {
     pub context: u32,
     /// Bytes of all pages.
     pub bytes: u64,
+    /// Pages that pinned prefixes may take: at most half, and never one that a request of full context may need.
+    pub pinned: u32,
 }
 
 impl CachePlan {
@@ -107,7 +109,9 @@ impl CachePlan {
             }
         };
         let pages = pages.clamp(1, u64::from(u32::MAX / PAGE as u32)) as u32;
-        Self { pages, context: wanted.min(pages * PAGE as u32), bytes: u64::from(pages) * page_bytes }
+        let context = wanted.min(pages * PAGE as u32);
+        let pinned = (pages - context.div_ceil(PAGE as u32)).min(pages / 2);
+        Self { pages, context, bytes: u64::from(pages) * page_bytes, pinned }
     }
 }
 
@@ -130,7 +134,16 @@ mod tests {
     #[test]
     fn cache_of_tokens_rounds_up_to_pages_and_caps_the_context() {
         let options = EngineOptions { cache: CacheSize::Tokens(1000), ..EngineOptions::default() };
-        assert_eq!(CachePlan::new(&options, &info()), CachePlan { pages: 8, context: 1024, bytes: 8 * 128_000 });
+        assert_eq!(CachePlan::new(&options, &info()), CachePlan { pages: 8, context: 1024, bytes: 8 * 128_000, pinned: 0 });
+    }
+
+    #[test]
+    fn pinned_prefixes_leave_half_of_the_pages_and_all_that_one_request_may_need() {
+        for (cache, context, pinned) in [(8192, 8192, 0), (8192, 6000, 17), (8192, 1000, 32), (32_768, 8192, 128)] {
+            let options = EngineOptions { cache: CacheSize::Tokens(cache), context: Some(context), ..EngineOptions::default() };
+            let plan = CachePlan::new(&options, &info());
+            assert_eq!(plan.pinned, pinned, "{plan:?}");
+        }
     }
 
     #[test]

@@ -80,6 +80,7 @@ impl<'a> Loop<'a> {
     fn new(shared: &'a Arc<Shared>, messages: mpsc::UnboundedReceiver<Message>, options: &EngineOptions) -> Self {
         let scheduler = Scheduler::new(SchedulerOptions {
             pages: shared.cache.pages,
+            pinned: shared.cache.pinned,
             max_running: options.max_running,
             chunk: options.chunk.map(|_| options.max_chunk()),
             max_chunk: options.max_chunk(),
@@ -229,6 +230,13 @@ impl<'a> Loop<'a> {
                 self.publish(|status| status.tables = tables);
                 acknowledge(ack);
             }
+            Message::Pin(new, answer) => tell(answer, self.scheduler.pin(new)),
+            Message::Unpin(name, answer) => {
+                let dropped = self.scheduler.unpin(&name);
+                self.publish(|_| {});
+                tell(answer, dropped);
+            }
+            Message::Prefixes(answer) => tell(answer, self.scheduler.prefixes()),
             Message::Drain(ack) => {
                 self.shared.draining.store(true, Ordering::Release);
                 self.shared.set_state(EngineState::Draining);
@@ -291,6 +299,9 @@ impl<'a> Loop<'a> {
         self.shared.update_status(|status| {
             status.running = self.scheduler.running() as u32;
             status.pages_used = self.scheduler.pages().used() as u32;
+            status.pages_cached = self.scheduler.pages().cached() as u32;
+            status.pages_pinned = self.scheduler.pinned() as u32;
+            status.reuse = self.scheduler.reuse();
             status.generated_tokens = self.delivered;
             change(status);
         });
@@ -309,9 +320,13 @@ impl<'a> Loop<'a> {
     }
 }
 
-/// Who asked may be gone; then nobody needs the answer.
 fn acknowledge(ack: oneshot::Sender<()>) {
-    let _ = ack.send(());
+    tell(ack, ());
+}
+
+/// Who asked may be gone; then nobody needs the answer.
+fn tell<T>(who: oneshot::Sender<T>, answer: T) {
+    let _ = who.send(answer);
 }
 
 /// Messages, some of them seen early: during a step, to know whether it is still wanted.

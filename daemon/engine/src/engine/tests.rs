@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::handle::{ClientId, FinishReason, Generation, NamedTable, Priority, Request, SubmitError, TableSet};
+use crate::prefix::{NewPrefix, PrefixError};
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -112,6 +113,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
         client: ClientId(1),
         tables: None,
         steering: Default::default(),
+        reuse: false,
     }
 }
 
@@ -285,6 +287,41 @@ async fn tables_are_acknowledged_during_a_long_generation_and_shown_in_status() 
     assert_eq!(collect(generation).await.0.len(), 200);
     let later = collect(engine.submit(request(20, 1)).unwrap()).await.1;
     assert_eq!(later.usage.prefill.row, Some((1, 0.5)));
+}
+
+#[tokio::test]
+async fn a_prefix_is_pinned_once_it_is_computed_and_not_where_that_fails() {
+    let hold = Arc::new(AtomicBool::new(false));
+    let fake = Fake { hold: hold.clone(), ..Fake::default() };
+    let fault = fake.fault.clone();
+    let engine = start(fake);
+    engine.ready().await.unwrap();
+    let of = |name: &str, from: u32, pages: u32| NewPrefix {
+        name: name.into(),
+        tokens: (from..from + pages * 128 + 5).collect(),
+        owner: ClientId(7),
+    };
+    let new = |name: &str, pages: u32| of(name, 0, pages);
+    let pinned = engine.pin(new("a", 2)).await.unwrap();
+    assert_eq!((pinned.tokens, pinned.pages, pinned.held, pinned.hits), (256, 2, 2, 0));
+    assert_eq!((engine.status().pages_pinned, engine.status().pages_used), (2, 2));
+    assert!(matches!(engine.pin(new("b", 15)).await, Err(PrefixError::NoRoom { needed: 15, pinned: 2, limit: 16 })));
+    // A fault of the device's kernels, and a caller that goes away.
+    *fault.lock().unwrap() = Some(Fault::Invalid);
+    assert!(matches!(engine.pin(new("c", 1)).await, Err(PrefixError::NotComputed { reason: FinishReason::Error, .. })));
+    hold.store(true, Ordering::Release);
+    let gone = tokio::time::timeout(Duration::from_millis(50), engine.pin(of("d", 1000, 3))).await;
+    hold.store(false, Ordering::Release);
+    assert!(gone.is_err());
+    let names: Vec<String> = engine.prefixes().await.unwrap().into_iter().map(|prefix| prefix.name).collect();
+    assert_eq!(names, ["a"]);
+    let reusing = Request { prompt: (0..300).collect(), reuse: true, ..request(1, 1) };
+    assert_eq!(collect(engine.submit(reusing).unwrap()).await.1.usage.reused_tokens, 256);
+    assert_eq!(engine.unpin("a").await.unwrap().map(|prefix| prefix.hits), Some(1));
+    assert_eq!((engine.unpin("a").await, engine.status().pages_used), (Ok(None), 0));
+    engine.shutdown();
+    engine.stopped().await;
+    assert!(matches!(engine.prefixes().await, Err(PrefixError::Refused(SubmitError::Stopped(_)))));
 }
 
 #[tokio::test]

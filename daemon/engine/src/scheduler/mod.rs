@@ -5,14 +5,20 @@
 //! that ends meanwhile may have a row in a step under way: what that gives is discarded. Its pages and table slots are free at once, for
 //! the device runs steps in the order they were begun: who gets them next writes them after that row did, and before reading them.
 
+mod pins;
+mod reuse;
 mod sequence;
 mod slots;
 mod speed;
 mod steer;
 mod turns;
 
-use crate::cache::{PageAllocator, PageLease, pages_for};
+pub use reuse::ReuseCounts;
+
+use crate::cache::{Digest, PageAllocator, PageLease, chain, pages_for};
 use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Priority, Request, RequestId, TableSet, TokenEvent, Usage};
+use pins::Pins;
+use reuse::Beginning;
 use sequence::Sequence;
 use skip_kernels::Phase;
 use skip_kernels::attention::SkipCounters;
@@ -32,6 +38,8 @@ const CONTROL_SHARE: usize = 16;
 pub struct SchedulerOptions {
     /// Pages of the cache.
     pub pages: u32,
+    /// Of them, how many pinned prefixes may take; no request needs more than the others.
+    pub pinned: u32,
     /// Sequences of one class that may hold a slot at once (so no class takes another's slots); a step runs one class.
     pub max_running: usize,
     /// A fixed prefill chunk, a multiple of 128.
@@ -106,16 +114,27 @@ impl Plan {
     }
 }
 
+/// A request that waits.
+#[derive(Debug)]
+struct Waiting {
+    id: RequestId,
+    arrival: Arrival,
+    /// What its prompt's whole pages hold; empty where it wants no reuse.
+    chain: Arc<[Digest]>,
+}
+
 /// Waiting and running requests.
 #[derive(Debug)]
 pub struct Scheduler {
     options: SchedulerOptions,
     pages: PageAllocator,
+    pins: Pins,
+    reuse: ReuseCounts,
     tables: TableSet,
     slots: TableSlots,
     uploads: Vec<(TableSlot, Arc<NamedTable>)>,
     /// In order of arrival.
-    waiting: Vec<(RequestId, Arrival)>,
+    waiting: Vec<Waiting>,
     /// In order of admission.
     running: Vec<Sequence>,
     admission_turns: Turns,
@@ -128,6 +147,8 @@ impl Scheduler {
     pub fn new(options: SchedulerOptions) -> Self {
         Self {
             pages: PageAllocator::new(options.pages),
+            pins: Pins::new(options.pinned as usize),
+            reuse: ReuseCounts::default(),
             tables: options.tables.clone(),
             slots: TableSlots::default(),
             uploads: Vec::new(),
@@ -171,8 +192,8 @@ impl Scheduler {
         let needed = pages_needed(request);
         let problem = if request.prompt.is_empty() || request.max_tokens == 0 {
             Some("an empty prompt or answer".to_string())
-        } else if needed > self.pages.total() {
-            Some(format!("{needed} pages needed, {} there", self.pages.total()))
+        } else if needed > self.pages.total() - self.options.pinned.min(self.options.pages) as usize {
+            Some(format!("{needed} pages needed, {} there", self.pages.total() - self.options.pinned as usize))
         } else {
             None
         };
@@ -181,7 +202,8 @@ impl Scheduler {
             events.push(Event::Finished(id, unstarted(&arrival, FinishReason::Error, problem, arrival.at)));
             return;
         }
-        self.waiting.push((id, arrival));
+        let chain = if request.reuse { chain(&request.prompt).into() } else { Arc::default() };
+        self.waiting.push(Waiting { id, arrival, chain });
     }
 
     /// Ends a request, if it is still here.
@@ -231,6 +253,7 @@ impl Scheduler {
         prefills.sort_by_key(|&i| self.prefill_turns.rank(self.running[i].arrival.request.client));
         let mut left = self.speed.tokens(decodes);
         for index in prefills {
+            self.take_known(index);
             let s = &self.running[index];
             let end = Speed::chunk_end(s.cached, left, s.prompt_len());
             let tokens = end - s.cached;
@@ -288,6 +311,7 @@ impl Scheduler {
         retain(&mut report.sampled, &lives);
         let mut ended = Vec::new();
         for (i, (planned, place)) in plan.seqs.iter().zip(lives.into_iter().flatten()).enumerate() {
+            self.computed(place, planned.range.end);
             let s = &mut self.running[place];
             s.count(planned.phase, report.counters[i]);
             if !planned.sample {
@@ -299,7 +323,10 @@ impl Scheduler {
                     events.push(Event::Token(s.id, TokenEvent { sampled, is_eos }));
                     ended.extend(end.map(|(reason, detail)| (s.id, reason, detail)));
                 }
-                _ => ended.push((s.id, FinishReason::Error, Some("no token could be drawn: the logits are not numbers".to_string()))),
+                _ => {
+                    ended.push((s.id, FinishReason::Error, Some("no token could be drawn: the logits are not numbers".to_string())));
+                    self.distrust(place);
+                }
             }
         }
         if !ended.is_empty() {
@@ -324,39 +351,46 @@ impl Scheduler {
     /// nothing large starves.
     fn admit(&mut self, now: Instant, events: &mut Vec<Event>) {
         while let Some(next) = self.next_waiting() {
-            let request = &self.waiting[next].1.request;
+            let Waiting { arrival: Arrival { request, .. }, chain, .. } = &self.waiting[next];
             let (priority, client) = (request.priority, request.client);
             let in_class = self.running.iter().filter(|s| s.arrival.request.priority == priority).count();
             if in_class >= self.options.max_running.max(1) {
                 return;
             }
-            let Some(pages) = self.lease(request) else {
+            let tables = request.tables.clone().unwrap_or_else(|| self.tables.clone());
+            let beginning = Beginning::new(client, tables.prefill.as_ref(), chain, request.prompt.len());
+            let known = beginning.known(0, &self.pages);
+            let Some(pages) = self.lease(request, &known) else {
                 return;
             };
-            let (id, arrival) = self.waiting.remove(next);
-            let tables = arrival.request.tables.clone().unwrap_or_else(|| self.tables.clone());
+            let Waiting { id, arrival, .. } = self.waiting.remove(next);
             let slots = Phase::ALL.map(|phase| tables.phase(phase).map(|table| self.place(table)));
-            self.running.push(Sequence::new(id, arrival, pages, tables, slots, now));
+            self.running.push(Sequence::new(id, arrival, pages, tables, slots, beginning, now));
+            self.began_with(self.running.len() - 1, known.len());
             self.admission_turns.serve(client);
             events.push(Event::LeftQueue(id));
         }
     }
 
-    /// A request's pages. Those set aside for control are not for others, but for one that runs alone: whatever fits the cache runs some time.
-    fn lease(&self, request: &Request) -> Option<PageLease> {
-        let needed = pages_needed(request);
+    /// A request's pages, those `known` in front. Those set aside for control are not for others, but for one that runs alone: whatever fits the
+    /// cache runs some time.
+    fn lease(&self, request: &Request, known: &[u32]) -> Option<PageLease> {
+        let needed = pages_needed(request) - known.len();
         let kept = if request.priority == Priority::Control { 0 } else { self.pages.total().div_ceil(CONTROL_SHARE) };
-        if self.pages.used() > 0 && self.pages.free() < needed + kept {
+        let mut lease = self.pages.hold(known);
+        if !self.running.is_empty() && self.pages.free() < needed + kept {
             return None;
         }
-        self.pages.reserve(needed)
+        lease.append(self.pages.reserve(needed)?);
+        Some(lease)
     }
 
     /// Of the highest class that waits: the first of the client that was served longest ago.
     fn next_waiting(&self) -> Option<usize> {
-        let class = self.waiting.iter().map(|(_, a)| a.request.priority).max()?;
-        let of_class = self.waiting.iter().enumerate().filter(|(_, (_, a))| a.request.priority == class);
-        of_class.min_by_key(|(i, (_, a))| (self.admission_turns.rank(a.request.client), *i)).map(|(i, _)| i)
+        let request = |w: &Waiting| (w.arrival.request.priority, w.arrival.request.client);
+        let class = self.waiting.iter().map(|w| request(w).0).max()?;
+        let of_class = self.waiting.iter().enumerate().filter(|(_, w)| request(w).0 == class);
+        of_class.min_by_key(|(i, w)| (self.admission_turns.rank(request(w).1), *i)).map(|(i, _)| i)
     }
 
     fn place(&mut self, table: &Arc<NamedTable>) -> TableSlot {
@@ -375,7 +409,7 @@ impl Scheduler {
         why: impl Fn(RequestId, &Arrival) -> Option<(FinishReason, Option<String>)>,
     ) {
         let before = self.waiting.len() + self.running.len();
-        self.waiting.retain(|(id, arrival)| match why(*id, arrival) {
+        self.waiting.retain(|Waiting { id, arrival, .. }| match why(*id, arrival) {
             None => true,
             Some((reason, detail)) => {
                 events.push(Event::LeftQueue(*id));
@@ -393,7 +427,7 @@ impl Scheduler {
             }
         });
         if self.waiting.len() + self.running.len() < before {
-            let waiting = self.waiting.iter().map(|(_, a)| a.request.client);
+            let waiting = self.waiting.iter().map(|w| w.arrival.request.client);
             let present: Vec<ClientId> = waiting.chain(self.running.iter().map(|s| s.arrival.request.client)).collect();
             self.admission_turns.keep(|client| present.contains(&client));
             self.prefill_turns.keep(|client| present.contains(&client));

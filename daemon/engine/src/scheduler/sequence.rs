@@ -1,6 +1,7 @@
 //! One admitted request: its tokens, pages, tables and counts.
 
 use super::Arrival;
+use super::reuse::Beginning;
 use super::steer::Steer;
 use crate::cache::PageLease;
 use crate::handle::{FinishReason, Finished, PhaseUsage, RequestId, TableSet, Usage};
@@ -24,6 +25,8 @@ pub(super) struct Sequence {
     /// Keys in the cache once the steps under way are done.
     pub cached: usize,
     pub pages: PageLease,
+    /// What of its prompt others may have computed, or take.
+    pub beginning: Beginning,
     /// The tables it began with.
     pub tables: TableSet,
     /// Where they lie: prefill, decode.
@@ -44,6 +47,7 @@ impl Sequence {
         pages: PageLease,
         tables: TableSet,
         slots: [Option<TableSlot>; 2],
+        beginning: Beginning,
         now: Instant,
     ) -> Self {
         let tokens = std::mem::take(&mut arrival.request.prompt);
@@ -57,6 +61,7 @@ impl Sequence {
             unseen: 0,
             cached: 0,
             pages,
+            beginning,
             tables,
             slots,
             sampling,
@@ -149,7 +154,7 @@ impl Sequence {
         let usage = Usage {
             prompt_tokens: self.prompt as u32,
             completion_tokens: (self.tokens.len() - self.unseen - self.prompt) as u32,
-            reused_tokens: 0,
+            reused_tokens: self.beginning.reused() as u32,
             prefill: phase_usage(Phase::Prefill),
             decode: phase_usage(Phase::Decode),
             queue_time: between(self.arrival.at, self.admitted),

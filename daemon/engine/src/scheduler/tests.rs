@@ -2,13 +2,16 @@
 //! everything the sequence's pages hold.
 
 use super::*;
-use proptest::prelude::*;
+use crate::cache::Under;
 use skip_kernels::PAGE;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::unseen;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
 use std::collections::{HashMap, VecDeque};
+
+mod properties;
+mod reuse;
 
 const VOCABULARY: u32 = 1000;
 const EOS: u32 = 7;
@@ -42,30 +45,65 @@ struct OnDevice {
     tokens: Vec<u32>,
     start: usize,
     block_table: Vec<u32>,
+    phase: Phase,
     draws: bool,
     added: Vec<(u32, f32)>,
     votes: u64,
+    /// Whose it is, and the threshold of its prompt; None where the test does not say.
+    owner: Option<Owner>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Owner {
+    client: ClientId,
+    under: Option<Under>,
+}
+
+/// What the cache holds of a token.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    token: u32,
+    phase: Phase,
+    owner: Option<Owner>,
 }
 
 struct FakeModel {
-    pages: Vec<[u32; PAGE]>,
+    pages: Vec<[Cell; PAGE]>,
     /// Tokens of the step that ran last, by place.
     drawn: Vec<u32>,
     /// Steps that were begun and have not run.
     begun: VecDeque<Vec<OnDevice>>,
+    /// Of the sequences of the next step.
+    owners: Vec<Owner>,
+    /// Every prefix that was ever pinned.
+    pinned: Vec<Vec<u32>>,
 }
 
 impl FakeModel {
+    fn new(pages: u32) -> Self {
+        let empty = Cell { token: u32::MAX, phase: Phase::Decode, owner: None };
+        Self {
+            pages: vec![[empty; PAGE]; pages as usize],
+            drawn: Vec::new(),
+            begun: VecDeque::new(),
+            owners: Vec::new(),
+            pinned: Vec::new(),
+        }
+    }
+
     fn begin(&mut self, steps: &[SeqStep<'_>]) {
-        let on_device = |s: &SeqStep<'_>| OnDevice {
+        let owners = std::mem::take(&mut self.owners);
+        let on_device = |(place, s): (usize, &SeqStep<'_>)| OnDevice {
             tokens: s.tokens.to_vec(),
             start: s.start,
             block_table: s.block_table.to_vec(),
+            phase: s.phase,
             draws: s.sample.is_some(),
             added: s.sample.and_then(|params| params.edits.as_ref()).map_or_else(Vec::new, |edits| edits.added.clone()),
             votes: if s.table.is_some() { s.tokens.len() as u64 } else { 0 },
+            owner: owners.get(place).copied(),
         };
-        self.begun.push_back(steps.iter().map(on_device).collect());
+        self.begun.push_back(steps.iter().enumerate().map(on_device).collect());
     }
 
     /// Runs the oldest step that was begun.
@@ -76,10 +114,14 @@ impl FakeModel {
             for (i, &token) in s.tokens.iter().enumerate() {
                 let at = s.start + i;
                 let token = unseen(token).map_or(token, |place| self.drawn[place]);
-                self.pages[s.block_table[at / PAGE] as usize][at % PAGE] = token;
+                self.pages[s.block_table[at / PAGE] as usize][at % PAGE] = Cell { token, phase: s.phase, owner: s.owner };
             }
             let end = s.start + s.tokens.len();
-            let keys: Vec<u32> = (0..end).map(|at| self.pages[s.block_table[at / PAGE] as usize][at % PAGE]).collect();
+            let cells: Vec<Cell> = (0..end).map(|at| self.pages[s.block_table[at / PAGE] as usize][at % PAGE]).collect();
+            let keys: Vec<u32> = cells.iter().map(|cell| cell.token).collect();
+            if s.phase == Phase::Prefill && s.owner.is_some() {
+                self.check_origin(&s, &cells, &keys);
+            }
             let token = next_token(&keys, &s.added);
             drawn.push(if s.draws { token } else { u32::MAX });
             report.sampled.push(s.draws.then(|| Sampled { token, ..Sampled::default() }));
@@ -87,6 +129,16 @@ impl FakeModel {
         }
         self.drawn = drawn;
         report
+    }
+
+    /// What a prompt goes on from was computed as a prompt, with its threshold, for its client or by an administrator's leave.
+    fn check_origin(&self, s: &OnDevice, cells: &[Cell], keys: &[u32]) {
+        let (Some(owner), shared) = (s.owner, |upto: usize| self.pinned.iter().any(|pin| pin.starts_with(&keys[..upto]))) else { return };
+        for (at, cell) in cells.iter().enumerate() {
+            let from = cell.owner.expect("a prompt's token that nobody computed");
+            assert_eq!((cell.phase, from.under), (Phase::Prefill, owner.under), "key {at} of {owner:?}");
+            assert!(from.client == owner.client || shared((at / PAGE + 1) * PAGE), "key {at} of {owner:?} is {from:?}'s");
+        }
     }
 
     fn step(&mut self, steps: &[SeqStep<'_>]) -> StepReport {
@@ -102,6 +154,7 @@ struct Rig {
     under_way: VecDeque<Plan>,
     depth: usize,
     events: Vec<Event>,
+    requests: HashMap<RequestId, Request>,
     now: Instant,
     next_id: u64,
 }
@@ -112,8 +165,13 @@ impl Rig {
     }
 
     fn with_depth(pages: u32, max_running: usize, depth: usize) -> Self {
+        Self::with_pins(pages, 0, max_running, depth)
+    }
+
+    fn with_pins(pages: u32, pinned: u32, max_running: usize, depth: usize) -> Self {
         let options = SchedulerOptions {
             pages,
+            pinned,
             max_running,
             chunk: None,
             max_chunk: 512,
@@ -122,13 +180,13 @@ impl Rig {
             vocabulary: VOCABULARY,
             tables: TableSet::default(),
         };
-        let model = FakeModel { pages: vec![[u32::MAX; PAGE]; pages as usize], drawn: Vec::new(), begun: VecDeque::new() };
         Self {
             scheduler: Scheduler::new(options),
-            model,
+            model: FakeModel::new(pages),
             under_way: VecDeque::new(),
             depth,
             events: Vec::new(),
+            requests: HashMap::new(),
             now: Instant::now(),
             next_id: 0,
         }
@@ -137,6 +195,7 @@ impl Rig {
     fn submit(&mut self, request: Request) -> RequestId {
         self.next_id += 1;
         let id = RequestId(self.next_id);
+        self.requests.insert(id, request.clone());
         self.scheduler.submit(id, Arrival { request, at: self.now }, &mut self.events);
         id
     }
@@ -144,14 +203,28 @@ impl Rig {
     /// One turn of the engine's loop: begins a step if there is one, and finishes the oldest where no more may be under way or none was begun.
     /// Gives what was begun.
     fn step(&mut self) -> Plan {
+        let plan = self.begin();
+        if plan.seqs.is_empty() || self.under_way.len() == self.depth {
+            self.finish();
+        }
+        plan
+    }
+
+    /// Begins the next step, if there is one now.
+    fn begin(&mut self) -> Plan {
         let plan = self.scheduler.plan(self.now, self.under_way.back(), &mut self.events);
+        let in_time = |p: &Planned| self.requests[&p.id].deadline.is_none_or(|deadline| deadline > self.now);
+        assert!(plan.seqs.iter().all(in_time), "a request runs past its deadline");
         if !plan.seqs.is_empty() {
+            let owner = |p: &Planned| {
+                let request = &self.requests[&p.id];
+                let table = p.table.as_ref().filter(|_| p.phase == Phase::Prefill);
+                Owner { client: request.client, under: Under::of(table, request.prompt.len()) }
+            };
+            self.model.owners = plan.seqs.iter().map(owner).collect();
             self.model.begin(&self.scheduler.steps(&plan));
             self.scheduler.begin(&plan);
             self.under_way.push_back(plan.clone());
-        }
-        if plan.seqs.is_empty() || self.under_way.len() == self.depth {
-            self.finish();
         }
         plan
     }
@@ -203,6 +276,7 @@ fn request(client: u32, prompt: usize, max_tokens: u32) -> Request {
         client: ClientId(client),
         tables: None,
         steering: Default::default(),
+        reuse: false,
     }
 }
 
@@ -496,139 +570,4 @@ fn who_is_cancelled_with_a_step_under_way_gives_its_pages_to_the_next() {
     assert_eq!(rig.tokens(gone).len(), before, "nothing after the terminal event");
     assert_eq!(rig.tokens(next), expected(&request(2, 400, 100)));
     assert_eq!(rig.finished(gone)[0].usage.completion_tokens as usize, before);
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Submit {
-        client: u32,
-        class: usize,
-        prompt: usize,
-        max_tokens: u32,
-        ignore_eos: bool,
-        deadline: Option<u64>,
-    },
-    Cancel(usize),
-    Step,
-    /// A step that was interrupted between layers, after the cache was written to.
-    Aborted,
-    /// A step that a kernel refused.
-    Failed,
-    Tables(Option<u8>),
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let submit = (0u32..3, 0usize..3, 1usize..700, 1u32..40, any::<bool>(), proptest::option::weighted(0.2, 1u64..3000)).prop_map(
-        |(client, class, prompt, max_tokens, ignore_eos, deadline)| Op::Submit { client, class, prompt, max_tokens, ignore_eos, deadline },
-    );
-    prop_oneof![
-        4 => submit,
-        1 => (0usize..64).prop_map(Op::Cancel),
-        12 => Just(Op::Step),
-        2 => Just(Op::Aborted),
-        1 => Just(Op::Failed),
-        1 => proptest::option::of(1u8..4).prop_map(Op::Tables),
-    ]
-}
-
-/// What every step must hold to.
-fn check_plan(plan: &Plan, requests: &HashMap<RequestId, Request>) {
-    let mut ids: Vec<RequestId> = plan.seqs.iter().map(|s| s.id).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len(), plan.seqs.len(), "a request twice in a step");
-    assert!(plan.tokens(Phase::Prefill) <= 512 && plan.tokens(Phase::Decode) <= 3, "more rows than the step has room for");
-    let classes: Vec<Priority> = ids.iter().map(|id| requests[id].priority).collect();
-    assert!(classes.windows(2).all(|w| w[0] == w[1]), "two classes in a step");
-    for planned in &plan.seqs {
-        let request = &requests[&planned.id];
-        let prompt = request.prompt.len();
-        let std::ops::Range { start, end } = planned.range;
-        match planned.phase {
-            Phase::Prefill => assert!(end == prompt || end.is_multiple_of(PAGE)),
-            // The last token drawn is never computed further.
-            Phase::Decode => assert!(start >= prompt && end == start + 1 && end < prompt + request.max_tokens as usize),
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_request_gets_its_own_tokens_and_one_terminal_event_and_nothing_leaks(
-        ops in proptest::collection::vec(op(), 1..80),
-        depth in 1usize..3,
-    ) {
-        let mut rig = Rig::with_depth(12, 3, depth);
-        let mut requests = HashMap::new();
-        for op in ops {
-            match op {
-                Op::Submit { client, class, prompt, max_tokens, ignore_eos, deadline } => {
-                    let priority = [Priority::Background, Priority::Interactive, Priority::Control][class];
-                    let deadline = deadline.map(|ms| rig.now + Duration::from_millis(ms));
-                    let r = Request { priority, ignore_eos, deadline, steering: steering(client), ..request(client, prompt, max_tokens) };
-                    requests.insert(rig.submit(r.clone()), r);
-                }
-                Op::Cancel(n) => {
-                    let id = RequestId(n as u64);
-                    rig.scheduler.cancel(id, FinishReason::Cancelled, rig.now, &mut rig.events);
-                }
-                Op::Step => {
-                    let plan = rig.step();
-                    check_plan(&plan, &requests);
-                    rig.now += Duration::from_millis(90);
-                }
-                // Planned, and given up between layers: the loop does not begin it then.
-                Op::Aborted => {
-                    let plan = rig.scheduler.plan(rig.now, rig.under_way.back(), &mut rig.events);
-                    rig.finish();
-                    let _ = plan;
-                }
-                // What is under way is finished first, as the loop does.
-                Op::Failed => {
-                    let plan = rig.scheduler.plan(rig.now, rig.under_way.back(), &mut rig.events);
-                    while !rig.under_way.is_empty() {
-                        rig.finish();
-                    }
-                    rig.scheduler.fail(&plan, "refused", rig.now, &mut rig.events);
-                }
-                Op::Tables(s) => rig.scheduler.set_tables(TableSet { prefill: s.map(|s| table(f32::from(s))), decode: s.map(|_| table(9.0)) }),
-            }
-        }
-        // Every step moves at least one sequence by a chunk or a token: without starvation it ends within their sum.
-        // A step that only finishes another, or discards its row, may come after each.
-        let bound: usize = requests.values().map(|r| r.prompt.len() / PAGE + 2 + r.max_tokens as usize).sum();
-        let mut steps = 0;
-        while !rig.scheduler.is_idle() || !rig.under_way.is_empty() {
-            let waited = !rig.under_way.is_empty();
-            prop_assert!(!rig.step().seqs.is_empty() || rig.scheduler.is_idle() || waited);
-            prop_assert!(rig.under_way.len() < depth.max(2));
-            steps += 1;
-            prop_assert!(steps <= 2 * bound);
-        }
-        prop_assert!(rig.model.begun.is_empty());
-        prop_assert_eq!(rig.scheduler.pages().used(), 0);
-        prop_assert_eq!(rig.scheduler.slots.users(), 0);
-        for (id, request) in &requests {
-            let ends = rig.finished(*id);
-            prop_assert_eq!(ends.len(), 1, "terminal events of {:?}", id);
-            let left = rig.events.iter().filter(|e| **e == Event::LeftQueue(*id)).count();
-            prop_assert_eq!(left, 1);
-            let (tokens, all) = (rig.tokens(*id), expected(request));
-            prop_assert_eq!(&tokens[..], &all[..tokens.len().min(all.len())]);
-            prop_assert_eq!(ends[0].usage.completion_tokens as usize, tokens.len());
-            prop_assert_eq!(ends[0].usage.prompt_tokens as usize, request.prompt.len());
-            let last = rig.events.iter().rposition(|e| matches!(e, Event::Token(of, _) if of == id));
-            let end = rig.events.iter().position(|e| matches!(e, Event::Finished(of, _) if of == id));
-            prop_assert!(last < end, "a token after the terminal event");
-            match ends[0].reason {
-                FinishReason::Eos => prop_assert!(tokens == all && tokens.last() == Some(&EOS)),
-                FinishReason::Length => prop_assert_eq!(tokens, all),
-                FinishReason::Deadline => prop_assert!(request.deadline.is_some()),
-                FinishReason::Cancelled | FinishReason::Error => {}
-                other => prop_assert!(false, "unexpected {:?}", other),
-            }
-        }
-    }
 }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may panic wherever it stands
 
+mod reuse;
 #[path = "../golden/rig.rs"]
 #[allow(dead_code)]
 mod rig;

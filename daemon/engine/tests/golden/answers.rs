@@ -131,6 +131,7 @@ async fn compare_answers<B: Backend>(backend: impl Fn() -> B + Clone + Send + 's
                     client: ClientId(0),
                     tables: None,
                     steering: Default::default(),
+                    reuse: false,
                 })
                 .unwrap();
             let mut ids = Vec::new();

@@ -31,6 +31,7 @@ async fn cuda_a_step_ahead_gives_the_same_tokens() {
                 client: ClientId(0),
                 tables: None,
                 steering: Default::default(),
+                reuse: false,
             };
             let mut generation = engine.submit(request).unwrap();
             let mut ids = Vec::new();

@@ -70,6 +70,7 @@ async fn ask(engine: &EngineHandle, case: &Case, prompt: Vec<u32>, leads: bool, 
         client: ClientId(kind),
         tables: Some(case.tables.clone()),
         steering: Default::default(),
+        reuse: false,
     };
     let mut generation = loop {
         match engine.submit(request.clone()) {

@@ -67,6 +67,7 @@ impl Plan {
             client: ClientId(peer.id()),
             tables,
             steering,
+            reuse: own.prefix_reuse.unwrap_or(true),
         };
         let wants_logprobs = options.logprobs.is_some();
         Ok(Self { request, stops, skip_special: options.skip_special_tokens, wants_logprobs, calls, steered_by, arrived })

@@ -129,6 +129,7 @@ async fn generate(tables: &Tables) -> Finished {
         client: ClientId(0),
         tables: None,
         steering: Default::default(),
+        reuse: false,
     };
     let mut generation = tables.engine.as_ref().unwrap().submit(request).unwrap();
     while generation.tokens.recv().await.is_some() {}
