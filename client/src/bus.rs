@@ -4,7 +4,8 @@ use crate::generation::Generation;
 use crate::lines::Lines;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::{
-    ChatMessage, GenerationOptions, JobStatus, Phase, Selector, SetTableOptions, Status, StreamEvent, TableShow, TierList, names,
+    ChatMessage, GenerationOptions, JobStatus, Phase, PinPrefix, Prefix, PrefixList, Selector, SetTableOptions, Status, StreamEvent,
+    TableShow, TierList, names,
 };
 use crate::variant;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
@@ -122,6 +123,18 @@ impl Bus {
         self.dict(names::TABLES_INTERFACE, "Tiers").await
     }
 
+    pub(crate) async fn prefixes(&self) -> Result<PrefixList, Error> {
+        self.dict(names::PREFIXES_INTERFACE, "List").await
+    }
+
+    pub(crate) async fn pin_prefix(&self, prefix: &PinPrefix) -> Result<Prefix, Error> {
+        self.dict_of(names::PREFIXES_INTERFACE, "Pin", &(detailed(&prefix.to_bus()),)).await
+    }
+
+    pub(crate) async fn drop_prefix(&self, name: &str) -> Result<Prefix, Error> {
+        self.dict_of(names::PREFIXES_INTERFACE, "Drop", &(name,)).await
+    }
+
     /// Starts a job; gives its id.
     pub(crate) async fn start_job(&self, kind: &str, options: &Map<String, Value>) -> Result<String, Error> {
         let path: OwnedObjectPath = self.call(names::JOBS_INTERFACE, "Start", &(kind, variant::to_dict(options))).await?;
@@ -143,11 +156,25 @@ impl Bus {
 
     async fn dict_at<T: DeserializeOwned>(&self, path: &str, interface: &str, method: &str) -> Result<T, Error> {
         let reply = self.connection.call_method(Some(names::BUS_NAME), path, Some(interface), method, &()).await.map_err(from_bus)?;
-        let dict: HashMap<String, OwnedVariant> = reply.body().deserialize().map_err(from_bus)?;
-        let foreign = |error: String| Error::new(ErrorKind::Protocol, format!("the answer of {method} is not understood: {error}"));
-        let object = variant::from_dict(&dict).map_err(|error| foreign(error.to_string()))?;
-        serde_json::from_value(Value::Object(object)).map_err(|error| foreign(error.to_string()))
+        read(&reply, method)
     }
+
+    /// The same of a method that takes something.
+    async fn dict_of<B, T>(&self, interface: &str, method: &str, body: &B) -> Result<T, Error>
+    where
+        B: serde::Serialize + DynamicType,
+        T: DeserializeOwned,
+    {
+        read(&self.message(interface, method, body).await?, method)
+    }
+}
+
+/// An answer that is an `a{sv}`.
+fn read<T: DeserializeOwned>(reply: &Message, method: &str) -> Result<T, Error> {
+    let dict: HashMap<String, OwnedVariant> = reply.body().deserialize().map_err(from_bus)?;
+    let foreign = |error: String| Error::new(ErrorKind::Protocol, format!("the answer of {method} is not understood: {error}"));
+    let object = variant::from_dict(&dict).map_err(|error| foreign(error.to_string()))?;
+    serde_json::from_value(Value::Object(object)).map_err(|error| foreign(error.to_string()))
 }
 
 /// Where a job is; an id that is none of ours leads nowhere.

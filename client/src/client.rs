@@ -8,8 +8,9 @@ use crate::http::Socket;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::names;
 use crate::protocol::{
-    ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobStatus, ModelList, Phase, PhaseTable, Prompt, Ready, Selector,
-    SetTable, SetTableOptions, StartJob, State, Status, StreamOptions, TableShow, TierList, TokenizeRequest, TokenizeResponse,
+    ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList,
+    Prompt, Ready, Selector, SetTable, SetTableOptions, StartJob, State, Status, StreamOptions, TableShow, TierList, TokenizeRequest,
+    TokenizeResponse,
 };
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -224,6 +225,38 @@ impl Client {
                 bus.change_tables(method).await?;
                 bus.tables().await
             }
+        }
+    }
+
+    /// The pinned prefixes.
+    pub async fn prefixes(&self) -> Result<PrefixList, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::PREFIXES, NO_BODY).await,
+            Transport::Bus(bus) => bus.prefixes().await,
+        }
+    }
+
+    /// Pins a prefix; answers when it is computed.
+    ///
+    /// # Errors
+    /// `CacheTooSmall` with the numbers where the pinned prefixes would take more than they may, `AccessDenied`.
+    pub async fn pin_prefix(&self, prefix: &PinPrefix) -> Result<Prefix, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("POST", names::PREFIXES, Some(prefix)).await,
+            Transport::Bus(bus) => bus.pin_prefix(prefix).await,
+        }
+    }
+
+    /// Drops a pinned prefix, and gives what it was.
+    ///
+    /// # Errors
+    /// `NotFound`, `AccessDenied`.
+    pub async fn drop_prefix(&self, name: &str) -> Result<Prefix, Error> {
+        match &self.transport {
+            // A name with a slash or a question mark would be another route.
+            Transport::Socket(_) if !PinPrefix::is_name(name) => Err(Prefix::unknown(name)),
+            Transport::Socket(socket) => socket.call("DELETE", &format!("{}/{name}", names::PREFIXES), NO_BODY).await,
+            Transport::Bus(bus) => bus.drop_prefix(name).await,
         }
     }
 

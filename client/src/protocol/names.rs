@@ -10,6 +10,8 @@ pub const REQUEST_PATH_PREFIX: &str = "/org/skipd/Skipd1/request";
 pub const MANAGER_INTERFACE: &str = "org.skipd.Skipd1.Manager";
 /// Scale tables.
 pub const TABLES_INTERFACE: &str = "org.skipd.Skipd1.Tables";
+/// Pinned prefixes.
+pub const PREFIXES_INTERFACE: &str = "org.skipd.Skipd1.Prefixes";
 /// Starting jobs.
 pub const JOBS_INTERFACE: &str = "org.skipd.Skipd1.Jobs";
 /// One job.
@@ -19,7 +21,7 @@ pub const JOB_PATH_PREFIX: &str = "/org/skipd/Skipd1/job";
 /// One running request.
 pub const REQUEST_INTERFACE: &str = "org.skipd.Skipd1.Request";
 
-/// Bus option (`b`) of the generating methods and of `SetTable`: error replies then carry, behind their words, an `a{sv}` with `param` and `details`.
+/// Bus option (`b`) of the generating methods, of `SetTable` and of `Pin`: error replies then carry, behind their words, an `a{sv}` with `param` and `details`.
 /// Off by default because GLib shows an error's words only where they are the whole of its body.
 pub const ERROR_DETAILS: &str = "error_details";
 
@@ -62,6 +64,9 @@ pub const DRAIN: &str = "/skipd/v1/drain";
 /// GET: [`JobList`](super::JobList); POST: [`StartJob`](super::StartJob) → [`JobStatus`](super::JobStatus); with `/{id}` GET
 /// [`JobStatus`](super::JobStatus); with `/{id}/cancel` POST.
 pub const JOBS: &str = "/skipd/v1/jobs";
+/// GET: [`PrefixList`](super::PrefixList); POST: [`PinPrefix`](super::PinPrefix) → [`Prefix`](super::Prefix), once it is computed; with `/{name}`
+/// DELETE, which answers the [`Prefix`](super::Prefix) that was dropped.
+pub const PREFIXES: &str = "/skipd/v1/prefixes";
 /// POST: [`TokenizeRequest`](super::TokenizeRequest) → [`TokenizeResponse`](super::TokenizeResponse).
 pub const TOKENIZE: &str = "/skipd/v1/tokenize";
 

@@ -194,8 +194,14 @@ pub struct QueueStatus {
 pub struct CacheStatus {
     /// Pages of 128 tokens in all.
     pub pages: u32,
-    /// Pages not reserved.
+    /// Pages that requests can have.
     pub free: u32,
+    /// Of the free ones, those that hold beginnings of earlier prompts until somebody needs their room.
+    #[serde(default)]
+    pub cached: u32,
+    /// Of the others, those that pinned prefixes hold.
+    #[serde(default)]
+    pub pinned: u32,
 }
 
 /// Bytes that the model was counted to take before it was loaded.

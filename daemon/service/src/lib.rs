@@ -18,6 +18,7 @@ pub mod load;
 pub mod metrics;
 pub mod model;
 pub mod peer;
+mod prefixes;
 pub mod process;
 pub mod qualify;
 pub mod renderer;

@@ -81,7 +81,12 @@ fn fill(status: &mut Status, daemon: &Daemon, model: &Model, engine: &stats::Sta
     };
     status.measured_sparsity = Shares { prefill: share(Phase::Prefill), decode: share(Phase::Decode) };
     status.queue = QueueStatus { running: engine.running, waiting: engine.queued, limit: status.queue.limit };
-    status.cache = CacheStatus { pages: engine.pages_total, free: engine.pages_total.saturating_sub(engine.pages_used) };
+    status.cache = CacheStatus {
+        pages: engine.pages_total,
+        free: engine.pages_total.saturating_sub(engine.pages_used),
+        cached: engine.pages_cached,
+        pinned: engine.pages_pinned,
+    };
     status.load = engine.loaded.as_ref().map(|loaded| LoadStatus { bytes: loaded.bytes, seconds: short(loaded.seconds) });
     status.memory = engine.loaded.as_ref().and_then(|loaded| loaded.ledger.as_ref()).map(|ledger| MemoryStatus {
         counted: ledger.entries.iter().map(|(what, bytes)| ((*what).to_owned(), *bytes)).collect(),

@@ -103,7 +103,7 @@ impl StepModel for Alphabet {
     }
 }
 
-/// A model of the alphabet with 256 tokens of cache, four waiting places, and steps of this length.
+/// A model of the alphabet whose cache has eight pages beyond one request of full context, four waiting places, and steps of this length.
 pub fn alphabet(step: Duration) -> Model {
     model(engine(move || Ok(Alphabet { step, gave: StepReport::default() })))
 }
@@ -121,7 +121,7 @@ pub fn idle() -> EngineHandle {
 fn engine(load: impl FnOnce() -> Result<Alphabet, skip_engine::engine::LoadError> + Send + 'static) -> EngineHandle {
     let info = ModelInfo { name: "alphabet".into(), context: 4096, vocabulary: 256, eos: vec![0], kv_bytes_per_token: 4 };
     let options =
-        EngineOptions { cache: CacheSize::Tokens(4096), queue_limit: 4, max_running: 2, token_buffer: 64, ..EngineOptions::default() };
+        EngineOptions { cache: CacheSize::Tokens(5120), queue_limit: 4, max_running: 2, token_buffer: 64, ..EngineOptions::default() };
     Engine::start_with(options, info, move |_, _, _| load())
 }
 

@@ -13,6 +13,7 @@ mod foreign;
 mod library;
 mod lifecycle;
 mod load;
+mod prefix;
 mod refusals;
 mod socket;
 mod stopping;

@@ -52,6 +52,9 @@ pub enum Command {
     Table(Table),
     /// List the tiers of the checkpoint's ladders
     Tiers,
+    /// Pin beginnings of prompts in the cache, shared between all users
+    #[command(subcommand)]
+    Prefix(Prefix),
     /// Make a checkpoint folder of a GGUF file
     Import {
         /// The GGUF file
@@ -311,6 +314,39 @@ pub struct Export {
     /// Export tables measured with another geometry than Edge-LLM's too
     #[arg(long)]
     pub force: bool,
+}
+
+/// `prefix …`.
+#[derive(Debug, Subcommand)]
+pub enum Prefix {
+    /// Pin the beginning of prompts; ends when it is computed
+    Pin(Pin),
+    /// List what is pinned
+    List,
+    /// Drop a pinned prefix
+    Drop {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `prefix pin`.
+#[derive(Debug, Args)]
+pub struct Pin {
+    /// The text that prompts begin with; `-` or none: standard input
+    pub prompt: Option<String>,
+
+    /// Read the text from a file
+    #[arg(long, short, value_name = "FILE", conflicts_with = "prompt", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    /// The text is the system message that conversations begin with, not the beginning of bare prompts
+    #[arg(long, short)]
+    pub system: bool,
+
+    /// What to call it; default: prefix- and a number
+    #[arg(long, short, value_name = "NAME")]
+    pub name: Option<String>,
 }
 
 /// `90`, `90s`, `1.5m`, `500ms`, `1h`.

@@ -1,7 +1,7 @@
 //! How things read: usage, shares, durations, tables.
 
 use crate::output::columns;
-use skip_client::protocol::{PhaseTable, Qualification, Status, TableShow, Tier, TierList, Usage};
+use skip_client::protocol::{PhaseTable, Prefix, PrefixList, Qualification, Status, TableShow, Tier, TierList, Usage};
 use std::time::Duration;
 
 /// The line under an answer: `TTFT 812 ms · prefill 6012 tokens, 740 tokens/s, skipped 51 % (50%) · decode 64 tokens, 62.1 tokens/s, dense`.
@@ -109,7 +109,10 @@ pub fn status(status: &Status) -> String {
         add("requests", format!("{} running, {} waiting (at most {})", status.queue.running, status.queue.waiting, status.queue.limit));
     }
     if status.cache.pages > 0 {
-        add("cache", format!("{} of {} pages of 128 tokens free", status.cache.free, status.cache.pages));
+        let cache = &status.cache;
+        let kept = [(cache.cached, "of them hold earlier prompts"), (cache.pinned, "others are pinned")];
+        let kept: String = kept.iter().filter(|(pages, _)| *pages > 0).map(|(pages, what)| format!(", {pages} {what}")).collect();
+        add("cache", format!("{} of {} pages of 128 tokens free{kept}", cache.free, cache.pages));
     }
     if let Some(memory) = &status.memory {
         let parts: Vec<String> = memory.counted.iter().map(|(what, bytes)| format!("{what} {}", bytes.div_ceil(1 << 20))).collect();
@@ -175,6 +178,26 @@ fn rows_text(rows: &[(u32, f32)]) -> String {
         cells.push(format!("and {} more", rows.len() - SHOWN));
     }
     cells.join(" ")
+}
+
+/// What `prefix list` prints.
+pub fn prefixes(list: &PrefixList) -> String {
+    let pages: u32 = list.prefixes.iter().map(|prefix| prefix.pages).sum();
+    let sum = format!("{pages} of at most {} pages of 128 tokens are pinned\n", list.limit_pages);
+    if list.prefixes.is_empty() {
+        return sum;
+    }
+    let mut rows = vec![["NAME", "TOKENS", "PAGES", "HELD", "OWNER", "HITS"].map(str::to_owned).to_vec()];
+    rows.extend(list.prefixes.iter().map(|prefix| {
+        let Prefix { name, tokens, pages, held, owner, hits } = prefix;
+        vec![name.clone(), tokens.to_string(), pages.to_string(), held.to_string(), owner.to_string(), hits.to_string()]
+    }));
+    columns(&rows) + &sum
+}
+
+/// What `prefix pin` and `prefix drop` print.
+pub fn prefix(prefix: &Prefix) -> String {
+    format!("{}: {} tokens in {} pages", prefix.name, prefix.tokens, prefix.pages)
 }
 
 /// What `tiers` prints.
@@ -266,6 +289,20 @@ mod tests {
         embed_bf16         right    3.2 µs
         gemv_bf16_bf16_b1  hung             no end within 10s
         ");
+    }
+
+    #[test]
+    fn prefixes_are_listed_with_what_they_may_take() {
+        let prefix = |name: &str, pages, hits| Prefix { name: name.into(), tokens: pages * 128, pages, held: pages, owner: 0, hits };
+        let mut list = PrefixList { prefixes: vec![prefix("robot", 9, 1204), prefix("prefix-1", 1, 0)], limit_pages: 96 };
+        insta::assert_snapshot!(prefixes(&list), @r"
+        NAME      TOKENS  PAGES  HELD  OWNER  HITS
+        robot     1152    9      9     0      1204
+        prefix-1  128     1      1     0      0
+        10 of at most 96 pages of 128 tokens are pinned
+        ");
+        list.prefixes.clear();
+        insta::assert_snapshot!(prefixes(&list), @"0 of at most 96 pages of 128 tokens are pinned");
     }
 
     #[test]

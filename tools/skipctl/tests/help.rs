@@ -38,6 +38,10 @@ help_is_as_recorded! {
     table_export: "table" "export";
     table_reload: "table" "reload";
     tiers: "tiers";
+    prefix: "prefix";
+    prefix_pin: "prefix" "pin";
+    prefix_list: "prefix" "list";
+    prefix_drop: "prefix" "drop";
     import: "import";
     qualify: "qualify";
     bench: "bench";
@@ -49,7 +53,7 @@ help_is_as_recorded! {
 fn every_command_has_a_man_page() {
     let dir = tempfile::tempdir().unwrap();
     assert!(skipctl(&["man"]).arg(dir.path()).status().unwrap().success());
-    for page in ["skipctl.1", "skipctl-generate.1", "skipctl-set-table.1", "skipctl-table-export.1"] {
+    for page in ["skipctl.1", "skipctl-generate.1", "skipctl-set-table.1", "skipctl-table-export.1", "skipctl-prefix-pin.1"] {
         let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }

@@ -7,6 +7,7 @@ mod control;
 mod failure;
 mod jobs;
 mod manager;
+mod prefixes;
 #[cfg(test)]
 mod private;
 mod prompt;
@@ -21,6 +22,7 @@ use crate::state::Daemon;
 use control::TableControl;
 use jobs::JobControl;
 use manager::Manager;
+use prefixes::PrefixControl;
 use requests::Requests;
 use skip_client::protocol::names::{BUS_NAME, OBJECT_PATH};
 use std::sync::Arc;
@@ -83,6 +85,7 @@ pub async fn join(daemon: &Arc<Daemon>) -> Result<Option<Joined>, JoinError> {
     let connection = builder
         .serve_at(OBJECT_PATH, Manager::new(daemon.clone(), requests.clone()))
         .serve_at(OBJECT_PATH, TableControl::new(daemon.clone()))
+        .serve_at(OBJECT_PATH, PrefixControl::new(daemon.clone()))
         .serve_at(OBJECT_PATH, JobControl::new(daemon.clone()))
         .build()
         .await

@@ -10,6 +10,7 @@ mod steering;
 mod usage;
 
 pub use running::{Event, Outcome, Running};
+pub(crate) use running::{reason, refusal};
 
 use crate::peer::{Peer, Right};
 use crate::state::Daemon;

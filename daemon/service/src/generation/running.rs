@@ -197,7 +197,8 @@ impl Running {
     }
 }
 
-fn reason(engine: handle::FinishReason) -> FinishReason {
+/// The engine's reason in the protocol's words.
+pub(crate) fn reason(engine: handle::FinishReason) -> FinishReason {
     match engine {
         handle::FinishReason::Eos => FinishReason::Stop,
         handle::FinishReason::Length => FinishReason::Length,
@@ -226,7 +227,7 @@ fn explain(kind: ErrorKind, detail: Option<String>) -> String {
 }
 
 /// The engine's refusal as a protocol error, with its numbers.
-fn refusal(error: SubmitError, steered_by: Option<&'static str>) -> Error {
+pub(crate) fn refusal(error: SubmitError, steered_by: Option<&'static str>) -> Error {
     let message = error.to_string();
     let new = |kind| Error::new(kind, message.clone());
     match error {

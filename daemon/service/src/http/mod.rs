@@ -20,7 +20,7 @@ use crate::state::Daemon;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
-use axum::routing::{any, get, post};
+use axum::routing::{any, delete, get, post};
 use reply::{Refusal, Reply};
 use skip_client::protocol::names;
 use skip_client::{Error, ErrorKind};
@@ -48,7 +48,8 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .route(&format!("{}/{{phase}}", names::TABLES), get(control::tables::phase).put(control::tables::set))
         .route(names::TOKENIZE, post(control::tokenize::post))
         .route(names::DRAIN, post(control::drain::post))
-        .route("/skipd/v1/prefixes", any(control::later))
+        .route(names::PREFIXES, get(control::prefixes::list).post(control::prefixes::pin))
+        .route(&format!("{}/{{name}}", names::PREFIXES), delete(control::prefixes::drop_one))
         .route(names::JOBS, get(control::jobs::list).post(control::jobs::start))
         .route(&format!("{}/{{id}}", names::JOBS), get(control::jobs::show))
         .route(&format!("{}/{{id}}/cancel", names::JOBS), post(control::jobs::cancel))

@@ -210,7 +210,9 @@ async fn models_health_and_ready_answer() {
         ("/skipd/v1/tiers", 200),
         ("/skipd/v1/nothing", 404),
         ("/skipd/v1/jobs", 200),
-        ("/skipd/v1/prefixes", 501),
+        ("/skipd/v1/prefixes", 200),
+        ("/skipd/v1/prefixes/one", 405),
+        ("/skipd/v1/profile", 501),
         ("/v1/completions", 405),
     ] {
         let (got, headers, text) = call(&daemon, "GET", path, Body::empty()).await;
@@ -247,6 +249,8 @@ async fn metrics_have_vllms_names_and_skipds() {
         "skipd_votes_total{model_name=\"alphabet\",phase=\"prefill\"} 0",
         "skipd_table_version{model_name=\"alphabet\",phase=\"decode\"} 0",
         "skipd_state{model_name=\"alphabet\",state=\"ready\"} 1",
+        "vllm:prefix_cache_queries_total{model_name=\"alphabet\"} 2",
+        "vllm:prefix_cache_hits_total{model_name=\"alphabet\"} 0",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }

@@ -64,6 +64,11 @@ fn requests(registry: &mut Registry, status: &Status) {
     share(registry, "vllm:num_requests_waiting", "Requests waiting for admission", f64::from(status.queued));
     let used = f64::from(status.pages_used) / f64::from(status.pages_total.max(1));
     share(registry, "vllm:kv_cache_usage_perc", "Share of cache pages reserved, 1 is all", used);
+    share(registry, "skipd_cached_pages", "Free cache pages that hold beginnings of earlier prompts", f64::from(status.pages_cached));
+    share(registry, "skipd_pinned_pages", "Cache pages that pinned prefixes hold", f64::from(status.pages_pinned));
+    let reuse = status.reuse;
+    total(registry, "vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache", reuse.asked as f64);
+    total(registry, "vllm:prefix_cache_hits", "Prompt tokens taken from it, not computed", reuse.reused as f64);
     total(registry, "vllm:prompt_tokens", "Prompt tokens computed", status.prompt_tokens as f64);
     total(registry, "vllm:generation_tokens", "Tokens drawn", status.generated_tokens as f64);
     total(registry, "skipd_steps", "Engine steps", status.steps as f64);

@@ -7,19 +7,24 @@ use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
 pub async fn run(context: &Context, args: Generate) -> Result<(), Failure> {
-    let prompt = match (&args.file, args.prompt.as_deref()) {
-        (Some(path), _) => file(path)?,
-        (None, Some("-")) => stdin()?,
-        (None, Some(text)) => text.to_owned(),
-        (None, None) if io::stdin().is_terminal() => {
-            return Err(Failure::Usage("give a prompt, --file, or pipe a text in (see skipctl generate --help)".into()));
-        }
-        (None, None) => stdin()?,
-    };
+    let prompt = prompt(args.prompt.as_deref(), args.file.as_deref(), "generate")?;
     let options = options::generation(&args.options, context.json)?;
     let client = context.connect().await?;
     let generation = client.complete(prompt).options(options).send().await?;
     stream::show(context, generation, &args.options).await.map(drop)
+}
+
+/// The text of a command that takes one, a file, or standard input.
+pub fn prompt(text: Option<&str>, path: Option<&Path>, command: &str) -> Result<String, Failure> {
+    match (path, text) {
+        (Some(path), _) => file(path),
+        (None, Some("-")) => stdin(),
+        (None, Some(text)) => Ok(text.to_owned()),
+        (None, None) if io::stdin().is_terminal() => {
+            Err(Failure::Usage(format!("give a prompt, --file, or pipe a text in (see skipctl {command} --help)")))
+        }
+        (None, None) => stdin(),
+    }
 }
 
 fn file(path: &Path) -> Result<String, Failure> {

@@ -6,6 +6,7 @@ mod generate;
 mod import;
 mod meta;
 mod options;
+mod prefix;
 mod qualify;
 mod status;
 mod stream;
@@ -65,6 +66,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Table(Table::Export(args)) => tables::export::run(context, args).await,
         Command::Table(Table::Reload) => tables::reload(context).await,
         Command::Tiers => tables::tiers(context).await,
+        Command::Prefix(command) => prefix::run(context, command).await,
         Command::Import { gguf, dir } => import::run(context, gguf, dir).await,
         Command::Qualify => qualify::run(context).await,
         Command::Bench(args) => bench::run(context, args).await,

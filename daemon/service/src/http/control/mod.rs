@@ -2,6 +2,7 @@
 
 pub mod drain;
 pub mod jobs;
+pub mod prefixes;
 pub mod status;
 pub mod tables;
 pub mod tokenize;
