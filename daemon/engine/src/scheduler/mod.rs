@@ -202,6 +202,7 @@ impl Scheduler {
             events.push(Event::Finished(id, unstarted(&arrival, FinishReason::Error, problem, arrival.at)));
             return;
         }
+        self.admission_turns.come(request.client);
         let chain = if request.reuse { chain(&request.prompt).into() } else { Arc::default() };
         self.waiting.push(Waiting { id, arrival, chain });
     }
@@ -368,6 +369,7 @@ impl Scheduler {
             self.running.push(Sequence::new(id, arrival, pages, tables, slots, beginning, now));
             self.began_with(self.running.len() - 1, known.len());
             self.admission_turns.serve(client);
+            self.prefill_turns.come(client);
             events.push(Event::LeftQueue(id));
         }
     }

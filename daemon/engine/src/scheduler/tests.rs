@@ -10,6 +10,7 @@ use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
 use std::collections::{HashMap, VecDeque};
 
+mod fairness;
 mod properties;
 mod reuse;
 

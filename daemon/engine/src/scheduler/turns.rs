@@ -1,4 +1,5 @@
 //! Fairness between clients: who was served longest ago is next; within a client, who came first.
+//! A client counts as served when it came: one that comes and goes is not ahead of one that stayed and waits.
 
 use crate::handle::ClientId;
 use std::collections::HashMap;
@@ -7,23 +8,40 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     clock: u64,
-    served: HashMap<ClientId, u64>,
+    clients: HashMap<ClientId, Turn>,
+}
+
+/// Sorts first: longest ago, and of two the one that has had nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    last: u64,
+    served: bool,
 }
 
 impl Turns {
-    /// Sorts first: served longest ago; 0 was never served.
-    pub fn rank(&self, client: ClientId) -> u64 {
-        self.served.get(&client).copied().unwrap_or(0)
+    /// A client has something here; what it had stays.
+    pub fn come(&mut self, client: ClientId) {
+        let now = self.now();
+        self.clients.entry(client).or_insert(now);
+    }
+
+    /// Sorts first: served longest ago.
+    pub fn rank(&self, client: ClientId) -> Turn {
+        self.clients.get(&client).copied().unwrap_or_else(|| self.now())
     }
 
     /// The client had its turn.
     pub fn serve(&mut self, client: ClientId) {
         self.clock += 1;
-        self.served.insert(client, self.clock);
+        self.clients.insert(client, Turn { last: self.clock, served: true });
     }
 
     /// Forgets clients that have nothing here any more.
     pub fn keep(&mut self, present: impl Fn(ClientId) -> bool) {
-        self.served.retain(|&client, _| present(client));
+        self.clients.retain(|&client, _| present(client));
+    }
+
+    fn now(&self) -> Turn {
+        Turn { last: self.clock, served: false }
     }
 }
