@@ -5,6 +5,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${SKIPD_CACHE:-$root/.cache}
 target=${CARGO_TARGET_DIR:-$root/target}/release
 export cache target
+aarch64=aarch64-unknown-linux-gnu
+export aarch64
 # A cargo installed by rustup is found even where the shell's start-up files were not read.
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 export PATH
@@ -33,6 +35,17 @@ find_nvcc() {
     for nvcc in "${NVCC:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc "$cache/cuda/nvidia/cu13/bin/nvcc"; do
         if [ -x "$nvcc" ] && [ -x "$(dirname "$nvcc")/cuobjdump" ] && version_at_least "$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" 13.0; then
             printf '%s\n' "$nvcc"
+            return
+        fi
+    done
+    return 1
+}
+# aarch64_rustc: the path of a compiler that has the standard library of 64-bit Arm: rustup's or the distribution's
+aarch64_rustc() {
+    local rustc
+    for rustc in "${RUSTC:-}" "$(command -v rustc || true)" /usr/bin/rustc; do
+        if [ -x "$rustc" ] && compgen -G "$("$rustc" --print sysroot)/lib/rustlib/$aarch64/lib/libstd-*.rlib" >/dev/null; then
+            printf '%s\n' "$rustc"
             return
         fi
     done

@@ -125,7 +125,7 @@ impl CpuBackend {
         let inputs = match options.precision {
             Precision::Float32 => Inputs::Float32,
             Precision::Bfloat16 => Inputs::Bfloat16,
-            Precision::Auto if isa >= Isa::Avx512Bf16 => Inputs::Bfloat16,
+            Precision::Auto if isa.multiplies_bfloat16() => Inputs::Bfloat16,
             Precision::Auto => Inputs::Float32,
         };
         Self {

@@ -4,6 +4,7 @@ pub mod attention;
 pub mod backend;
 mod buffer;
 mod isa;
+mod lanes;
 mod matmul;
 pub mod measure;
 mod norm;

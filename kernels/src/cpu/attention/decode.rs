@@ -3,10 +3,10 @@
 //! Dense attention scores and weighs a span in one pass, each span with its own maximum. Skipping scans all keys first, so that the vote
 //! sees the true row maximum, and then gathers the values of the surviving runs.
 
-use super::lanes::Lanes;
 use super::runs::{Rows, ask, dots, exponentials, gather, maximum, values};
 use super::scratch::{Scratch, Shared};
 use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES};
+use crate::cpu::lanes::Lanes;
 use crate::cpu::pages::Keys;
 use crate::pages::{KvView, PAGE};
 use std::ops::Range;

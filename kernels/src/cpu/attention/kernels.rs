@@ -1,11 +1,11 @@
 //! The kernels compiled for each instruction set.
 
 use super::decode::{self, Decode};
-use super::lanes::Portable;
 use super::prefill::{self, Prefill};
 use super::scratch::Scratch;
 use super::vector::Vector;
 use crate::cpu::isa::Isa;
+use crate::cpu::lanes::Portable;
 
 /// Head sizes that kernels are compiled for.
 pub(super) const HEAD_DIMS: [usize; 3] = [64, 128, 256];
@@ -29,6 +29,8 @@ pub(super) fn prefill(isa: Isa, head_dim: usize, skip: bool) -> Option<PrefillKe
         Isa::Avx512 | Isa::Avx512Bf16 => avx512::prefill(head_dim, skip),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::prefill(head_dim, skip),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonBf16 => neon::prefill(head_dim, skip),
         _ => portable::prefill(head_dim, skip),
     }
 }
@@ -40,6 +42,8 @@ pub(super) fn decode(isa: Isa, head_dim: usize) -> Option<DecodeKernels> {
         Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::decode(head_dim),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::decode(head_dim),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonBf16 => neon::decode(head_dim),
         _ => portable::decode(head_dim),
     }
 }
@@ -113,12 +117,15 @@ macro_rules! kernels {
 }
 
 #[cfg(target_arch = "x86_64")]
-use super::{
-    tiled::Tiled,
-    x86::{Avx2, Avx512},
-};
+use super::tiled::Tiled;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::lanes::x86::{Avx2, Avx512};
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, Avx512, 16, 4, #[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2, Avx2, 8, 2, #[target_feature(enable = "avx2,fma,f16c")]);
+#[cfg(target_arch = "aarch64")]
+use crate::cpu::lanes::neon::Neon;
+#[cfg(target_arch = "aarch64")]
+kernels!(neon, Neon, 8, 2, #[target_feature(enable = "neon")]);
 kernels!(portable, Portable, 8, 2,);

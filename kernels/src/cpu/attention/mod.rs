@@ -6,7 +6,6 @@
 mod amx;
 mod decode;
 mod kernels;
-mod lanes;
 mod prefill;
 mod runs;
 mod scratch;
@@ -14,8 +13,6 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 mod vector;
-#[cfg(target_arch = "x86_64")]
-mod x86;
 
 pub use super::isa::Isa;
 use super::pool::Pool;

@@ -1,6 +1,6 @@
 //! The inner loops of decode: dot products of one row with neighbouring keys, their exponentials, and weighted values.
 
-use super::lanes::Lanes;
+use crate::cpu::lanes::Lanes;
 use crate::cpu::pages::Keys;
 use crate::pages::{KvFormat, PAGE};
 

@@ -3,7 +3,7 @@
 //! Scores lie transposed, `[key][row]`: a vector holds neighbouring query rows, so that maxima, the vote and the sums run down the keys
 //! without a horizontal step, the keys need no transposition (only conversion), and the exponentials are at once the packed left side of P·V.
 
-use super::lanes::Lanes;
+use crate::cpu::lanes::Lanes;
 use crate::pages::{KvFormat, PAGE};
 
 /// Rows of a converted K tile behind the last key, so that a block of rows may read past it.

@@ -4,11 +4,11 @@
 //! operand of Vᵀ · P, whose accumulators are `[element][row]`, so that rescaling is a multiplication down the elements too.
 
 use super::amx::{self, Left, ROW_BYTES, Right, SIDE, Tiles};
-use super::lanes::Lanes;
 use super::prefill::{Edge, Engine, Item, Prefill, ROWS, Rows};
 use super::scratch::Scratch;
 use super::tile;
-use super::x86::Avx512;
+use crate::cpu::lanes::Lanes;
+use crate::cpu::lanes::x86::Avx512;
 use crate::pages::{KvFormat, PAGE};
 use std::arch::x86_64::*;
 

@@ -1,9 +1,9 @@
 //! The float32 engine of prefill: vectors of any width, `PANEL` = `NV` · `L::N` query rows at a time.
 
-use super::lanes::Lanes;
 use super::prefill::{Edge, Engine, Item, Prefill, ROWS, Rows};
 use super::scratch::Scratch;
 use super::tile::{self, SPARE, Stats};
+use crate::cpu::lanes::Lanes;
 use crate::pages::{KvFormat, PAGE};
 use std::marker::PhantomData;
 

@@ -1,4 +1,4 @@
-//! AVX-512 kernels over packed bfloat16 weights: float32 activations by fused multiply-add, bfloat16 ones by dot products of pairs.
+//! Kernel of bfloat16 activations and weights by AVX-512's dot products of pairs.
 //!
 //! A tile keeps R rows × P panels of sums in registers: many rows with one panel reuse each weight, few rows with several panels
 //! hide the latency of the sums.
@@ -12,63 +12,6 @@ use crate::cpu::weights::PANEL;
 const VECS: usize = 2;
 /// Weights asked for ahead of their use: 2 KiB, which the hardware's own prefetch does not reach across pages (measured: a sixth faster).
 const AHEAD: usize = 512;
-
-/// float32 activations.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub unsafe fn float32(strip: Strip<f32, u32>) {
-    let mut panel = 0;
-    let panels = strip.cols.div_ceil(PANEL);
-    // SAFETY: the caller's promise; tiles stay within the strip's rows and panels.
-    unsafe {
-        while panel < panels {
-            let several = if strip.rows <= 4 && panel + 2 <= panels { 2 } else { 1 };
-            let mut row = 0;
-            while row < strip.rows {
-                row += match (strip.rows - row, several) {
-                    (1, 2) => float32_tile::<1, 2>(&strip, panel, row),
-                    (2..4, 2) => float32_tile::<2, 2>(&strip, panel, row),
-                    (_, 2) => float32_tile::<4, 2>(&strip, panel, row),
-                    (12.., _) => float32_tile::<12, 1>(&strip, panel, row),
-                    (8.., _) => float32_tile::<8, 1>(&strip, panel, row),
-                    (4.., _) => float32_tile::<4, 1>(&strip, panel, row),
-                    (2.., _) => float32_tile::<2, 1>(&strip, panel, row),
-                    _ => float32_tile::<1, 1>(&strip, panel, row),
-                };
-            }
-            panel += several;
-        }
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn float32_tile<const R: usize, const P: usize>(strip: &Strip<f32, u32>, panel: usize, row: usize) -> usize {
-    let mut sums = [[[_mm512_setzero_ps(); VECS]; P]; R];
-    let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-    // SAFETY: rows `row .. row + R` and panels `panel .. panel + P` lie in the strip, with `pairs` pairs each.
-    unsafe {
-        let x = strip.x.add(row * strip.x_stride);
-        let w = strip.w.add(panel * strip.w_stride);
-        for p in 0..strip.pairs {
-            for i in 0..P {
-                for v in 0..VECS {
-                    let line = w.add(i * strip.w_stride + p * PANEL + v * 16);
-                    _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
-                    let both = _mm512_loadu_si512(line.cast());
-                    let low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(both));
-                    let high = _mm512_castsi512_ps(_mm512_and_si512(both, upper));
-                    for (r, sums) in sums.iter_mut().enumerate() {
-                        let x = x.add(r * strip.x_stride + 2 * p);
-                        let sum = _mm512_fmadd_ps(_mm512_set1_ps(*x), low, sums[i][v]);
-                        sums[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(*x.add(1)), high, sum);
-                    }
-                }
-            }
-        }
-        store(strip, panel, row, &sums);
-    }
-    R
-}
 
 /// bfloat16 activations, in pairs.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
@@ -135,7 +78,7 @@ unsafe fn bfloat16_tile<const R: usize, const P: usize>(strip: &Strip<u32, u32>,
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn store<X, const R: usize, const P: usize>(strip: &Strip<X, u32>, panel: usize, row: usize, sums: &[[[__m512; VECS]; P]; R]) {
+unsafe fn store<const R: usize, const P: usize>(strip: &Strip<u32, u32>, panel: usize, row: usize, sums: &[[[__m512; VECS]; P]; R]) {
     for (r, sums) in sums.iter().enumerate() {
         for (i, sums) in sums.iter().enumerate() {
             for (v, &sum) in sums.iter().enumerate() {

@@ -7,7 +7,9 @@
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod generic;
+mod float32;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use amx::available as tiles_available;
@@ -95,12 +97,12 @@ pub fn matmul(pool: &Pool, isa: Isa, inputs: Inputs, x: &[f32], w: &Weights, out
             None => {
                 scratch.rounded.resize(x.len(), 0.0);
                 simd::rounded(isa, x, &mut scratch.rounded);
-                run(pool, bf16_kernel(isa), &scratch.rounded, w.cols, packed, w.cols / 2, w, m, out);
+                run(pool, float32::bf16_kernel(isa), &scratch.rounded, w.cols, packed, w.cols / 2, w, m, out);
             }
         },
-        (Packed::Bf16(packed), Inputs::Float32) => run(pool, bf16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
-        (Packed::Fp16(packed), _) => run(pool, generic::fp16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
-        (Packed::Fp32(packed), _) => run(pool, generic::fp32_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
+        (Packed::Bf16(packed), Inputs::Float32) => run(pool, float32::bf16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
+        (Packed::Fp16(packed), _) => run(pool, float32::fp16_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
+        (Packed::Fp32(packed), _) => run(pool, float32::fp32_kernel(isa), x, w.cols, packed, w.cols / 2, w, m, out),
     }
 }
 
@@ -112,20 +114,15 @@ fn tile_kernel() -> Kernel<u32, u32> {
     unreachable!("no tiles are detected here")
 }
 
-/// float32 activations, bfloat16 weights.
-fn bf16_kernel(isa: Isa) -> Kernel<f32, u32> {
-    #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 {
-        return avx512::float32;
-    }
-    generic::bf16_kernel(isa)
-}
-
 /// bfloat16 activations and weights, where there are instructions for it.
 fn dot_kernel(isa: Isa) -> Option<Kernel<u32, u32>> {
     #[cfg(target_arch = "x86_64")]
     if isa >= Isa::Avx512Bf16 {
         return Some(avx512::bfloat16);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::NeonBf16 {
+        return Some(neon::bfloat16);
     }
     let _ = isa;
     None

@@ -33,14 +33,10 @@ fn stored(format: WeightFormat, x: f32) -> f64 {
     }
 }
 
-fn isas() -> impl Iterator<Item = Isa> {
-    [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx].into_iter().filter(|&isa| isa <= Isa::detect())
-}
-
 fn agrees(format: WeightFormat, inputs: Inputs, m: usize, n: usize, k: usize, pool: &Pool) {
     let (values, x) = (numbers(n * k, 0.3), numbers(m * k, 0.7));
     let w = Weights::pack(pool, &[source(n, k, format, &values)]).unwrap();
-    for isa in isas() {
+    for isa in Isa::available() {
         let mut out = vec![f32::NAN; m * n];
         matmul(pool, isa, inputs, &x, &w, &mut out, &mut Scratch::default());
         for r in 0..m {
@@ -83,7 +79,7 @@ fn a_row_comes_out_the_same_in_any_company() {
     let pool = Pool::new(2);
     let w = Weights::pack(&pool, &[source(n, k, WeightFormat::Bf16, &numbers(n * k, 0.1))]).unwrap();
     let x = numbers(37 * k, 0.2);
-    for isa in isas() {
+    for isa in Isa::available() {
         for inputs in [Inputs::Float32, Inputs::Bfloat16] {
             let product = |m: usize| {
                 let mut out = vec![0.0; m * n];

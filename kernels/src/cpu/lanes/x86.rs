@@ -1,12 +1,12 @@
 //! AVX-512 and AVX2 vectors.
 
-use super::lanes::{EXP2, EXP2_FLOOR, Lanes};
+use super::{EXP2, EXP2_FLOOR, Lanes};
 use crate::pages::KvFormat;
 use std::arch::x86_64::*;
 
 /// AVX-512 with F, DQ, BW and VL: 16 lanes.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512;
+pub struct Avx512;
 
 // SAFETY: used only inside functions compiled for these four, after detecting them.
 unsafe impl Lanes for Avx512 {
@@ -82,7 +82,24 @@ unsafe impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const u16) {
+    unsafe fn load_pairs(p: *const u32, format: KvFormat) -> (__m512, __m512) {
+        // SAFETY: features, and 16 readable pairs.
+        unsafe {
+            let both = _mm512_loadu_si512(p.cast());
+            match format {
+                KvFormat::Bf16 => {
+                    let upper = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+                    (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(upper))
+                }
+                KvFormat::Fp16 => {
+                    let half = |pairs| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs));
+                    (half(both), half(_mm512_srli_epi32::<16>(both)))
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch<T>(p: *const T) {
         // SAFETY: features; a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
@@ -116,7 +133,7 @@ unsafe fn quad512(rows: *const __m512) -> __m512 {
 
 /// AVX2 with FMA and F16C: 8 lanes.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2;
+pub struct Avx2;
 
 // SAFETY: used only inside functions compiled for avx2, fma and f16c, after detecting all three.
 unsafe impl Lanes for Avx2 {
@@ -194,7 +211,26 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const u16) {
+    unsafe fn load_pairs(p: *const u32, format: KvFormat) -> (__m256, __m256) {
+        // SAFETY: features, and 8 readable pairs.
+        unsafe {
+            let both = _mm256_loadu_si256(p.cast());
+            match format {
+                KvFormat::Bf16 => {
+                    let upper = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+                    (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)), _mm256_castsi256_ps(upper))
+                }
+                KvFormat::Fp16 => {
+                    // in each 128-bit part the lower halves, then the upper ones; then all lower ones, all upper ones
+                    let order = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+                    let apart = _mm256_permute4x64_epi64::<0xD8>(_mm256_shuffle_epi8(both, _mm256_broadcastsi128_si256(order)));
+                    (_mm256_cvtph_ps(_mm256_castsi256_si128(apart)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(apart)))
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch<T>(p: *const T) {
         // SAFETY: features; a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }

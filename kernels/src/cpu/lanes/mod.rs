@@ -1,20 +1,25 @@
-//! The few vector operations attention needs, for each instruction set; kernels are written once over them.
+//! The few vector operations that kernels are written over once, for each instruction set.
 //!
 //! Methods are `#[inline(always)]` so that they compile inside the kernel's own `#[target_feature]` function.
+
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
+#[cfg(target_arch = "x86_64")]
+pub mod x86;
 
 use crate::pages::KvFormat;
 
 /// 2^r on [0, 1), relative error 1.5e-7 evaluated in float32 (minimax fit with the constant term held at 1).
-pub(super) const EXP2: [f32; 5] = [0.693_151_3, 0.240_164_44, 0.055_799_913, 0.009_017_03, 0.001_867_130_2];
+const EXP2: [f32; 5] = [0.693_151_3, 0.240_164_44, 0.055_799_913, 0.009_017_03, 0.001_867_130_2];
 
 /// Below this, 2^x counts as 0: the smallest normal float32.
-pub(super) const EXP2_FLOOR: f32 = -126.0;
+const EXP2_FLOOR: f32 = -126.0;
 
 /// A vector of float32 and what can be done with it.
 ///
 /// # Safety
 /// Every method needs the processor features of its implementation; loads and stores need `N` elements behind the pointer.
-pub(super) unsafe trait Lanes: Copy + 'static {
+pub unsafe trait Lanes: Copy + 'static {
     /// Elements a vector.
     const N: usize;
     /// The vector.
@@ -33,15 +38,17 @@ pub(super) unsafe trait Lanes: Copy + 'static {
     unsafe fn exp2(x: Self::V) -> Self::V;
     /// `N` elements of the cache in float32.
     unsafe fn load_half(p: *const u16, format: KvFormat) -> Self::V;
+    /// The lower and the upper halves of `N` pairs of 16-bit elements, in float32.
+    unsafe fn load_pairs(p: *const u32, format: KvFormat) -> (Self::V, Self::V);
     /// Sums of `N` vectors, one a lane.
     unsafe fn sums(rows: *const Self::V) -> Self::V;
     /// Asks for the cache line at `p`, which may be any address.
-    unsafe fn prefetch(p: *const u16);
+    unsafe fn prefetch<T>(p: *const T);
 }
 
 /// Plain arrays, left to the compiler's vectoriser: every other processor, and the check on the rest.
 #[derive(Clone, Copy)]
-pub(super) struct Portable;
+pub struct Portable;
 
 const W: usize = 8;
 
@@ -108,12 +115,22 @@ unsafe impl Lanes for Portable {
         bits.map(|b| format.decode(b))
     }
     #[inline(always)]
+    unsafe fn load_pairs(p: *const u32, format: KvFormat) -> (Self::V, Self::V) {
+        // SAFETY: the caller gives `N` readable pairs.
+        let pairs = unsafe { p.cast::<[u32; W]>().read_unaligned() };
+        match format {
+            // half's own way asks for NaN each time, and is not made wide
+            KvFormat::Bf16 => (pairs.map(|both| f32::from_bits(both << 16)), pairs.map(|both| f32::from_bits(both & 0xffff_0000))),
+            KvFormat::Fp16 => (pairs.map(|both| format.decode(both as u16)), pairs.map(|both| format.decode((both >> 16) as u16))),
+        }
+    }
+    #[inline(always)]
     unsafe fn sums(rows: *const Self::V) -> Self::V {
         // SAFETY: the caller gives `N` vectors.
         std::array::from_fn(|i| unsafe { (*rows.add(i)).iter().sum() })
     }
     #[inline(always)]
-    unsafe fn prefetch(_: *const u16) {}
+    unsafe fn prefetch<T>(_: *const T) {}
 }
 
 trait CeilSmall {
@@ -147,7 +164,7 @@ mod tests {
         let mut sets: Vec<Set> = vec![("portable", exp2_all::<Portable>)];
         #[cfg(target_arch = "x86_64")]
         {
-            use super::super::{Isa, x86};
+            use crate::cpu::isa::Isa;
             if Isa::available().contains(&Isa::Avx2) {
                 sets.push(("avx2", exp2_all::<x86::Avx2>));
             }
@@ -155,6 +172,8 @@ mod tests {
                 sets.push(("avx512", exp2_all::<x86::Avx512>));
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        sets.push(("neon", exp2_all::<neon::Neon>));
         let inputs: Vec<f32> = (0..1 << 16).map(|i| -125.99 * (i as f32 / 65536.0)).collect();
         for (name, exp2_all) in sets {
             let mut x = inputs.clone();
