@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${SKIPD_CACHE:-$root/.cache}
 target=${CARGO_TARGET_DIR:-$root/target}/release
 export cache target
-aarch64=aarch64-unknown-linux-gnu
+aarch64='aarch64-unknown-linux-gnu'
 export aarch64
 # A cargo installed by rustup is found even where the shell's start-up files were not read.
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
