@@ -4,8 +4,8 @@ use crate::generation::Generation;
 use crate::lines::Lines;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::{
-    ChatMessage, GenerationOptions, JobStatus, Phase, PinPrefix, Prefix, PrefixList, Selector, SetTableOptions, Status, StreamEvent,
-    TableShow, TierList, names,
+    Activity, ChatMessage, GenerationOptions, JobStatus, Phase, PinPrefix, Prefix, PrefixList, Selector, SetTableOptions, Status,
+    StreamEvent, TableShow, TierList, names,
 };
 use crate::variant;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
@@ -66,6 +66,10 @@ impl Bus {
 
     pub(crate) async fn status(&self) -> Result<Status, Error> {
         self.dict(names::MANAGER_INTERFACE, "Status").await
+    }
+
+    pub(crate) async fn activity(&self) -> Result<Activity, Error> {
+        self.dict(names::MANAGER_INTERFACE, "Requests").await
     }
 
     pub(crate) async fn chat(&self, messages: &[ChatMessage], options: &GenerationOptions) -> Result<Generation, Error> {

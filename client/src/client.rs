@@ -8,9 +8,9 @@ use crate::http::Socket;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::names;
 use crate::protocol::{
-    ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList,
-    Prompt, Ready, Selector, SetTable, SetTableOptions, StartJob, State, Status, StreamOptions, TableShow, TierList, TokenizeRequest,
-    TokenizeResponse,
+    Activity, ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix,
+    PrefixList, Prompt, Ready, Selector, SetTable, SetTableOptions, StartJob, State, Status, StreamOptions, TableShow, TierList,
+    TokenizeRequest, TokenizeResponse,
 };
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -108,6 +108,14 @@ impl Client {
         match &self.transport {
             Transport::Socket(socket) => socket.call("GET", names::STATUS, NO_BODY).await,
             Transport::Bus(bus) => bus.status().await,
+        }
+    }
+
+    /// The requests under way: the caller's own, an administrator's view of all.
+    pub async fn activity(&self) -> Result<Activity, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::REQUESTS, NO_BODY).await,
+            Transport::Bus(bus) => bus.activity().await,
         }
     }
 

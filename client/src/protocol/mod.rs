@@ -1,6 +1,7 @@
 //! Every message of socket and bus as a type, with no I/O: what the daemon reads and writes, clients write and read.
 //! The field documentation here is the protocol's reference; the protocol page is made from it.
 
+pub mod activity;
 pub mod bias;
 pub mod completion;
 pub mod error;
@@ -14,12 +15,14 @@ pub mod options;
 pub mod prefixes;
 pub mod prompt;
 pub mod request;
+pub mod routes;
 pub mod status;
 pub mod tables;
 pub mod tools;
 pub mod unsupported;
 pub mod usage;
 
+pub use activity::{Activity, Others, ProcessStatus, RequestState, RequestStatus, Skips, Speed, Totals};
 pub use bias::LogitBias;
 pub use completion::{
     Answered, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Completion, CompletionChoice, Delta, LogprobEntry,

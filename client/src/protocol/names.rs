@@ -49,6 +49,8 @@ pub const READY: &str = "/ready";
 pub const METRICS: &str = "/metrics";
 /// GET: [`Status`](super::Status).
 pub const STATUS: &str = "/skipd/v1/status";
+/// GET: [`Activity`](super::Activity).
+pub const REQUESTS: &str = "/skipd/v1/requests";
 /// GET: [`TableShow`](super::TableShow); with `/{phase}` GET [`PhaseTable`](super::PhaseTable), PUT [`SetTable`](super::SetTable).
 pub const TABLES: &str = "/skipd/v1/tables";
 /// POST: keep the pending tables; answers [`TableShow`](super::TableShow).
@@ -69,6 +71,10 @@ pub const JOBS: &str = "/skipd/v1/jobs";
 pub const PREFIXES: &str = "/skipd/v1/prefixes";
 /// POST: [`TokenizeRequest`](super::TokenizeRequest) → [`TokenizeResponse`](super::TokenizeResponse).
 pub const TOKENIZE: &str = "/skipd/v1/tokenize";
+
+/// Header with which a client names its request, 1 to 128 of `A-Z a-z 0-9 . _ : / -`; every answer has it, with the daemon's own name where the client
+/// gave none. Logs and [`Activity`](super::Activity) name requests by it.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
 
 /// Response header that names fields which were read but not acted on.
 pub const IGNORED_HEADER: &str = "x-skipd-ignored";

@@ -64,7 +64,7 @@ pub struct GenerationOptions {
     /// Strings that end the answer and are not part of it; at most 16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// Log-probabilities wanted: this many most likely tokens beside the drawn one (0 to 20); None: none at all.
+    /// Log-probabilities wanted: this many most likely tokens beside the drawn one (0 to 20); none at all by default.
     /// On the wire an integer `logprobs` for text, `logprobs: true` and `top_logprobs` for chat.
     #[serde(skip)]
     pub logprobs: Option<u8>,

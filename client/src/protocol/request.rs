@@ -29,7 +29,7 @@ pub struct CompletionRequest {
     pub model: Option<String>,
     /// What to continue: text or token ids.
     pub prompt: Prompt,
-    /// Repeat the prompt before the answer. Default false.
+    /// Repeat the prompt before the answer. Default false; true is refused.
     pub echo: bool,
     /// How to generate. On the wire its fields lie beside `prompt`.
     pub options: GenerationOptions,

@@ -90,7 +90,7 @@ pub enum ToolChoice {
     Auto,
     /// At least one call.
     Required,
-    /// A call of this function.
+    /// A call of this function, on the wire `{"type": "function", "function": {"name": …}}`.
     Function(String),
 }
 

@@ -34,7 +34,7 @@ pub const CHANGES_OUTPUT: &[&str] = &[
 ];
 
 /// Fields of a message that say something which no template, or only a model with ears, would show.
-const OF_A_MESSAGE: &[&str] = &["function_call", "audio"];
+pub const OF_A_MESSAGE: &[&str] = &["function_call", "audio"];
 
 /// Refuses messages that hold more than is read: what a template leaves out would be lost without a word.
 pub fn check_messages(messages: &[ChatMessage]) -> Result<(), Error> {

@@ -319,8 +319,48 @@ pub enum Message {
     Prefixes(oneshot::Sender<Vec<PrefixInfo>>),
     /// Refuse new requests, finish the rest; acknowledged when idle.
     Drain(oneshot::Sender<()>),
+    /// Tell how far every request is; answered between two steps.
+    Look(oneshot::Sender<Vec<Progress>>),
     /// Cancel everything and end the loop.
     Shutdown,
+}
+
+/// Where a request is between two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It waits for admission.
+    Waiting,
+    /// Its prompt is being computed.
+    Prefill,
+    /// It draws tokens.
+    Decode,
+}
+
+/// How far a request is; nothing of what it says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// Which.
+    pub id: RequestId,
+    /// Whose.
+    pub client: ClientId,
+    /// Its class.
+    pub priority: Priority,
+    /// Where it is.
+    pub stage: Stage,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Of these, in the cache: computed, or taken from an earlier prompt.
+    pub prefilled: u32,
+    /// Tokens drawn.
+    pub generated: u32,
+    /// Most tokens it may draw.
+    pub max_tokens: u32,
+    /// Pages set aside for it; 0 while it waits.
+    pub pages: u32,
+    /// From its arrival to its admission, or until now.
+    pub waited: Duration,
+    /// Since its first token; zero before.
+    pub decoding: Duration,
 }
 
 /// A request with its channels.

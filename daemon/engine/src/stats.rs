@@ -70,7 +70,9 @@ pub struct Status {
     pub decode_speed: f64,
     /// Seconds spent in steps.
     pub step_seconds: f64,
-    /// Of those, in attention, where the backend measures it: CUDA does in steps with prompt tokens.
+    /// Of those, in steps with prompt tokens.
+    pub prefill_step_seconds: f64,
+    /// Of all, in attention, where the backend measures it: CUDA does in steps with prompt tokens.
     pub attention_seconds: f64,
     /// Steps of decode alone whose host time was measured.
     pub decode_steps: u64,
@@ -108,6 +110,7 @@ impl Status {
             prefill_speed: 0.0,
             decode_speed: 0.0,
             step_seconds: 0.0,
+            prefill_step_seconds: 0.0,
             attention_seconds: 0.0,
             decode_steps: 0,
             decode_host_seconds: 0.0,

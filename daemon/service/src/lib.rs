@@ -2,6 +2,7 @@
 //!
 //! [`process::run`] is the whole of it. Socket and bus are thin faces of [`generation`] and of the table store; the shared state is [`state::Daemon`].
 
+pub mod activity;
 pub mod bus;
 pub mod config;
 mod device;
@@ -22,6 +23,7 @@ mod prefixes;
 pub mod process;
 pub mod qualify;
 pub mod renderer;
+pub mod request_id;
 pub mod socket;
 pub mod state;
 pub mod status;

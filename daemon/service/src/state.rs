@@ -1,5 +1,6 @@
 //! What every interface shares: configuration, who may what, the daemon's stage, and the model once it is known.
 
+use crate::activity::Names;
 use crate::config::Config;
 use crate::faults::Rung;
 use crate::forms::Forms;
@@ -27,6 +28,8 @@ pub struct Daemon {
     pub life: Lifecycle,
     /// What it counts.
     pub metrics: Metrics,
+    /// What the requests under way are called.
+    pub names: Names,
     /// Long work beside serving.
     pub jobs: Jobs,
     /// When the process began.
@@ -88,6 +91,7 @@ impl Daemon {
             config,
             life: Lifecycle::default(),
             metrics: Metrics::default(),
+            names: Names::default(),
             jobs: Jobs::default(),
             started,
             model: OnceLock::new(),

@@ -18,7 +18,7 @@ use skip_kernels::backend::{Activation, SeqStep, StepReport, TableSlot};
 use skip_kernels::cuda::Activations;
 use skip_kernels::cuda::qualify::Needs;
 use skip_kernels::sampling::Sampled;
-use skip_kernels::{BackendInfo, KernelError, KvFormat, ScaleTable};
+use skip_kernels::{BackendInfo, KernelError, KvFormat, Phase, ScaleTable};
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,9 +57,14 @@ impl TokenText for ByteText {
     }
 }
 
-/// Says a, b, c … by position in the answer's sequence, or where it may not, the first character that it may; every step takes `step`.
+/// Says its script and ends, or without one a, b, c … by position in the answer's sequence; or where it may not, the first character that it may.
+/// Every step takes `step`.
+#[derive(Default)]
 struct Alphabet {
     step: Duration,
+    script: Option<&'static str>,
+    /// Tokens of the prompt it answers.
+    prompt: usize,
     gave: StepReport,
 }
 
@@ -80,11 +85,18 @@ impl StepModel for Alphabet {
             }
             std::thread::sleep(Duration::from_micros(200).min(self.step));
         }
+        // A script is for one request at a time.
+        self.prompt = seqs.iter().find(|seq| seq.phase == Phase::Prefill).map_or(self.prompt, |seq| seq.final_len);
+        let (script, prompt) = (self.script, self.prompt);
         self.gave.sampled = seqs
             .iter()
             .map(|seq| {
                 seq.sample.map(|params| {
-                    let letter = b'a' + (seq.start + seq.tokens.len()) as u8 % 26;
+                    let at = seq.start + seq.tokens.len();
+                    let letter = match script {
+                        None => b'a' + at as u8 % 26,
+                        Some(script) => script.as_bytes().get(at - prompt).copied().unwrap_or(0),
+                    };
                     let top = (0..params.logprobs.unwrap_or(0)).map(|n| (u32::from(b'a' + n), -1.0 - f32::from(n))).collect();
                     let edits = params.edits.as_deref();
                     let may = |&token: &u32| edits.is_none_or(|edits| edits.allows(token as usize));
@@ -105,7 +117,29 @@ impl StepModel for Alphabet {
 
 /// A model of the alphabet whose cache has eight pages beyond one request of full context, four waiting places, and steps of this length.
 pub fn alphabet(step: Duration) -> Model {
-    model(engine(move || Ok(Alphabet { step, gave: StepReport::default() })))
+    model(engine(move || Ok(Alphabet { step, ..Alphabet::default() })))
+}
+
+/// The same model, which says these bytes, a token each, and ends.
+pub fn says(script: &'static str) -> Model {
+    model(engine(move || Ok(Alphabet { script: Some(script), ..Alphabet::default() })))
+}
+
+/// What a model may say, a stop string, and what is shown of it: signs of several characters, of characters of several bytes. A stop string and
+/// the text before it begin alike.
+pub const SCRIPTS: [(&str, Option<&str>, &str); 7] = [
+    ("a 👨‍👩‍👧‍👦 and 👩🏽‍🚒!", None, "a 👨‍👩‍👧‍👦 and 👩🏽‍🚒!"),
+    ("🇩🇪🇫🇷🇯🇵", Some("🇫🇷"), "🇩🇪"),
+    ("👨‍👩‍👧 👨‍👩‍👦 x", Some("👨‍👩‍👦"), "👨‍👩‍👧 "),
+    ("👍🏻👍🏿", Some("👍🏿"), "👍🏻"),
+    ("日本語の文章。", Some("の文"), "日本語"),
+    ("e\u{301}a\u{308} é.", Some("é"), "e\u{301}a\u{308} "),
+    ("नमस्ते, 각", None, "नमस्ते, 각"),
+];
+
+/// Tokens that a script takes to its end, the one that ends it among them.
+pub fn tokens_of(stop: Option<&str>, shown: &str) -> usize {
+    shown.len() + stop.map_or(1, str::len)
 }
 
 /// An engine whose device refuses the model.
@@ -115,7 +149,7 @@ pub fn refused(error: fn() -> KernelError) -> EngineHandle {
 
 /// An engine that says the alphabet, for as long as nobody asks.
 pub fn idle() -> EngineHandle {
-    engine(|| Ok(Alphabet { step: Duration::ZERO, gave: StepReport::default() }))
+    engine(|| Ok(Alphabet::default()))
 }
 
 fn engine(load: impl FnOnce() -> Result<Alphabet, skip_engine::engine::LoadError> + Send + 'static) -> EngineHandle {
@@ -165,19 +199,28 @@ fn settings(socket: &Path) -> Settings {
 
 /// A daemon that serves the alphabet.
 pub async fn daemon(step: Duration) -> Arc<Daemon> {
-    serve(config(Path::new("/nowhere/socket")), step).await
+    serve(config(Path::new("/nowhere/socket")), alphabet(step)).await
 }
 
 /// The same with settings changed, and steps of no length.
 pub async fn daemon_of(change: impl FnOnce(&mut Settings)) -> Arc<Daemon> {
-    let mut settings = settings(Path::new("/nowhere/socket"));
-    change(&mut settings);
-    serve(Config::check(settings).expect("a valid configuration"), Duration::ZERO).await
+    daemon_with(Duration::ZERO, change).await
 }
 
-async fn serve(config: Config, step: Duration) -> Arc<Daemon> {
+/// The same with settings changed, and steps of this length.
+pub async fn daemon_with(step: Duration, change: impl FnOnce(&mut Settings)) -> Arc<Daemon> {
+    let mut settings = settings(Path::new("/nowhere/socket"));
+    change(&mut settings);
+    serve(Config::check(settings).expect("a valid configuration"), alphabet(step)).await
+}
+
+/// A daemon that says these bytes.
+pub async fn daemon_that_says(script: &'static str) -> Arc<Daemon> {
+    serve(config(Path::new("/nowhere/socket")), says(script)).await
+}
+
+async fn serve(config: Config, model: Model) -> Arc<Daemon> {
     let daemon = Arc::new(Daemon::new(config, Instant::now()));
-    let model = alphabet(step);
     tokio::spawn(crate::load::run(daemon.clone(), move |_| Ok::<_, LoadError>(model)));
     let mut stages = daemon.life.watch();
     stages.wait_for(|stage| *stage == crate::lifecycle::Stage::Ready).await.expect("the daemon lives");

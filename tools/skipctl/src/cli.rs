@@ -37,6 +37,15 @@ pub enum Command {
         #[arg(long, value_name = "TIME", value_parser = duration)]
         wait: Option<Duration>,
     },
+    /// Show requests, rates, skipped shares and memory as they change; Ctrl-C ends it
+    Top {
+        /// Look once; so it does with --json, and where standard output is no terminal
+        #[arg(long)]
+        once: bool,
+        /// Time between two looks (500ms, 2s)
+        #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+        interval: Duration,
+    },
     /// Continue a text; it streams to stdout, the usage goes to stderr
     Generate(Generate),
     /// Chat: one message, or a conversation on a terminal

@@ -58,7 +58,8 @@ impl Streamed {
     }
 }
 
-fn printable(text: &str) -> String {
+/// Without control characters but line feed and tab.
+pub fn printable(text: &str) -> String {
     text.chars().filter(|&c| c == '\n' || c == '\t' || !c.is_control()).collect()
 }
 

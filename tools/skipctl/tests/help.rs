@@ -27,6 +27,7 @@ macro_rules! help_is_as_recorded {
 help_is_as_recorded! {
     skipctl_help: ;
     status: "status";
+    top: "top";
     generate: "generate";
     chat: "chat";
     set_table: "set-table";

@@ -2,7 +2,7 @@
 
 use super::options::{CachePlan, ModelInfo};
 use super::{EngineError, EngineState};
-use crate::handle::{CancelGuard, Generation, Message, Priority, Request, RequestId, Submission, SubmitError, TableSet};
+use crate::handle::{CancelGuard, Generation, Message, Priority, Progress, Request, RequestId, Submission, SubmitError, TableSet};
 use crate::stats::Status;
 use skip_kernels::PAGE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -192,6 +192,13 @@ impl EngineHandle {
     /// The model's facts known before its weights are loaded.
     pub fn model(&self) -> &ModelInfo {
         &self.shared.info
+    }
+
+    /// How far every request is, once the step under way has ended; None where the engine has.
+    pub async fn progress(&self) -> Option<Vec<Progress>> {
+        let (answer, told) = oneshot::channel();
+        self.control.send(Message::Look(answer)).ok()?;
+        told.await.ok()
     }
 
     /// A snapshot of the counters after the last step.

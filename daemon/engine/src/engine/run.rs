@@ -242,6 +242,8 @@ impl<'a> Loop<'a> {
                 self.shared.set_state(EngineState::Draining);
                 self.drains.push(ack);
             }
+            // Who asked may be gone.
+            Message::Look(reader) => drop(reader.send(self.scheduler.progress(Instant::now()))),
             Message::Shutdown => self.inbox.shutdown = true,
         }
     }
@@ -278,6 +280,7 @@ impl<'a> Loop<'a> {
             status.steps += 1;
             status.prompt_tokens += prefill as u64;
             status.step_seconds += seconds;
+            status.prefill_step_seconds += if prefill > 0 { seconds } else { 0.0 };
             status.attention_seconds += report.attention_seconds;
             if prefill >= PAGE / 2 && decode == 0 {
                 status.prefill_speed = prefill as f64 / seconds;

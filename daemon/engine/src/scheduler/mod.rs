@@ -16,7 +16,7 @@ mod turns;
 pub use reuse::ReuseCounts;
 
 use crate::cache::{Digest, PageAllocator, PageLease, chain, pages_for};
-use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Priority, Request, RequestId, TableSet, TokenEvent, Usage};
+use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Priority, Progress, Request, RequestId, TableSet, TokenEvent, Usage};
 use pins::Pins;
 use reuse::Beginning;
 use sequence::Sequence;
@@ -174,6 +174,12 @@ impl Scheduler {
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// How far every request is: the running ones in order of admission, then the waiting ones in order of arrival.
+    pub fn progress(&self, now: Instant) -> Vec<Progress> {
+        let running = self.running.iter().map(|s| s.progress(now));
+        running.chain(self.waiting.iter().map(|(id, arrival)| sequence::waiting(*id, arrival, now))).collect()
     }
 
     /// The cache's pages.

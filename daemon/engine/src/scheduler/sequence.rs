@@ -4,7 +4,7 @@ use super::Arrival;
 use super::reuse::Beginning;
 use super::steer::Steer;
 use crate::cache::PageLease;
-use crate::handle::{FinishReason, Finished, PhaseUsage, RequestId, TableSet, Usage};
+use crate::handle::{FinishReason, Finished, PhaseUsage, Progress, RequestId, Stage, TableSet, Usage};
 use skip_kernels::Phase;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::{TableSlot, drawn_by};
@@ -138,6 +138,20 @@ impl Sequence {
         (false, end)
     }
 
+    /// How far it is.
+    pub fn progress(&self, now: Instant) -> Progress {
+        Progress {
+            stage: if self.phase() == Phase::Prefill { Stage::Prefill } else { Stage::Decode },
+            prompt_tokens: self.prompt as u32,
+            prefilled: self.cached.min(self.prompt) as u32,
+            generated: (self.tokens.len() - self.unseen - self.prompt) as u32,
+            pages: self.pages.pages().len() as u32,
+            waited: self.admitted.saturating_duration_since(self.arrival.at),
+            decoding: self.first_token.map_or(Duration::ZERO, |first| now.saturating_duration_since(first)),
+            ..waiting(self.id, &self.arrival, now)
+        }
+    }
+
     /// Its terminal event.
     pub fn finish(&self, reason: FinishReason, detail: Option<String>, now: Instant) -> Finished {
         let phase_usage = |phase: Phase| {
@@ -162,5 +176,23 @@ impl Sequence {
             decode_time: self.first_token.zip(self.last_token).map_or(Duration::ZERO, |(a, b)| between(a, b)),
         };
         Finished { reason, detail, usage }
+    }
+}
+
+/// A request that waits.
+pub(super) fn waiting(id: RequestId, arrival: &Arrival, now: Instant) -> Progress {
+    let request = &arrival.request;
+    Progress {
+        id,
+        client: request.client,
+        priority: request.priority,
+        stage: Stage::Waiting,
+        prompt_tokens: request.prompt.len() as u32,
+        prefilled: 0,
+        generated: 0,
+        max_tokens: request.max_tokens,
+        pages: 0,
+        waited: now.saturating_duration_since(arrival.at),
+        decoding: Duration::ZERO,
     }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::cache::Under;
+use crate::handle::Stage;
 use skip_kernels::PAGE;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::unseen;
@@ -425,6 +426,29 @@ fn a_large_request_is_not_overtaken_for_ever() {
     let small_before = rig.events.iter().filter(|e| matches!(e, Event::Finished(..))).count();
     assert_eq!(small_before, 2, "after {steps} steps");
     rig.run();
+}
+
+#[test]
+fn how_far_each_request_is_can_be_told_between_two_steps() {
+    let mut rig = Rig::new(64, 1);
+    let mut first = request(1, 300, 3);
+    first.ignore_eos = true;
+    let (first, second) = (rig.submit(first), rig.submit(request(2, 20, 7)));
+    let stages = |rig: &Rig| -> Vec<(RequestId, Stage, u32, u32)> {
+        rig.scheduler.progress(rig.now).iter().map(|p| (p.id, p.stage, p.prefilled, p.generated)).collect()
+    };
+    assert_eq!(stages(&rig), [(first, Stage::Waiting, 0, 0), (second, Stage::Waiting, 0, 0)]);
+    let mut seen = Vec::new();
+    while !rig.scheduler.is_idle() {
+        rig.step();
+        seen.extend(stages(&rig).into_iter().filter(|p| p.0 == first));
+        if let Some(waits) = rig.scheduler.progress(rig.now).iter().find(|p| p.id == second && p.stage == Stage::Waiting) {
+            assert_eq!((waits.client, waits.prompt_tokens, waits.max_tokens, waits.pages), (ClientId(2), 20, 7, 0));
+        }
+    }
+    assert!(seen.is_sorted_by_key(|p| (p.2, p.3)), "{seen:?}");
+    assert!(seen.contains(&(first, Stage::Decode, 300, 1)), "{seen:?}");
+    assert_eq!(stages(&rig), [], "who has ended is not told of");
 }
 
 #[test]

@@ -103,43 +103,49 @@ impl TableControl {
         answer(&self.daemon.tables()?.tiers())
     }
 
-    /// Empty where the table is of no tier, or dense.
+    /// The tier of the table in force; empty where it is of none, or dense.
     #[zbus(property)]
     fn prefill_tier(&self) -> String {
         self.properties().prefill.tier
     }
 
-    /// Rows (first length, S); empty: dense.
+    /// Its rows (first length, S); empty: dense.
     #[zbus(property)]
     fn prefill_table(&self) -> Vec<(u32, f64)> {
         self.properties().prefill.table
     }
 
+    /// What decided: set-table, persisted, admin, update, checkpoint or default.
     #[zbus(property)]
     fn prefill_decided_by(&self) -> String {
         self.properties().prefill.decided_by
     }
 
+    /// Changes of it since the start.
     #[zbus(property)]
     fn prefill_version(&self) -> u64 {
         self.properties().prefill.version
     }
 
+    /// As `PrefillTier`.
     #[zbus(property)]
     fn decode_tier(&self) -> String {
         self.properties().decode.tier
     }
 
+    /// As `PrefillTable`.
     #[zbus(property)]
     fn decode_table(&self) -> Vec<(u32, f64)> {
         self.properties().decode.table
     }
 
+    /// As `PrefillDecidedBy`.
     #[zbus(property)]
     fn decode_decided_by(&self) -> String {
         self.properties().decode.decided_by
     }
 
+    /// As `PrefillVersion`.
     #[zbus(property)]
     fn decode_version(&self) -> u64 {
         self.properties().decode.version

@@ -5,6 +5,7 @@ use super::caller;
 use super::failure::{Failure, wants_details};
 use super::prompt;
 use super::requests::Requests;
+use crate::activity;
 use crate::generation::{Ask, Input};
 use crate::lifecycle::Stage;
 use crate::peer::Right;
@@ -49,7 +50,7 @@ impl Manager {
         let detailed = wants_details(&options);
         let started = async {
             let Asked { token, model, options } = Asked::read(&options)?;
-            let ask = async { Ok(Ask { model, input: input.await?, options }) };
+            let ask = |id| async move { Ok(Ask { id, model, input: input.await?, options }) };
             self.requests.start(&self.daemon, connection, header, token, ask).await
         };
         started.await.map_err(|failure| failure.detailed(detailed))
@@ -164,6 +165,13 @@ impl Manager {
         answer(&status::report(&self.daemon))
     }
 
+    /// The requests under way, as far as the caller may see them.
+    #[zbus(out_args("requests"))]
+    async fn requests(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<Answer, Failure> {
+        let peer = caller::peer(connection, &caller::sender(&header)?).await?;
+        answer(&activity::report(&self.daemon, &peer).await?)
+    }
+
     /// Takes no new requests from now on; answers when the running ones have ended.
     async fn drain(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<(), Failure> {
         let peer = caller::peer(connection, &caller::sender(&header)?).await?;
@@ -177,42 +185,49 @@ impl Manager {
         Ok(())
     }
 
+    /// skipd's version.
     #[zbus(property(emits_changed_signal = "const"))]
     fn version(&self) -> String {
         self.properties().version
     }
 
+    /// starting, loading, ready, draining or failed.
     #[zbus(property)]
     fn state(&self) -> String {
         self.properties().state
     }
 
-    /// (state, reason).
+    /// (available, degraded or unavailable; the reason).
     #[zbus(property)]
     fn availability(&self) -> (String, String) {
         self.properties().availability
     }
 
+    /// The name requests use; empty until it is known.
     #[zbus(property)]
     fn model(&self) -> String {
         self.properties().model
     }
 
+    /// Longest prompt and answer together, tokens; 0 until it is known.
     #[zbus(property)]
     fn context_length(&self) -> u32 {
         self.properties().context_length
     }
 
+    /// cpu or cuda; empty until it is chosen.
     #[zbus(property)]
     fn backend(&self) -> String {
         self.properties().backend
     }
 
+    /// Kernels in use.
     #[zbus(property)]
     fn kernel_set(&self) -> String {
         self.properties().kernel_set
     }
 
+    /// Share of the model loaded, 0 to 1.
     #[zbus(property)]
     fn load_progress(&self) -> f64 {
         self.properties().load_progress

@@ -5,6 +5,7 @@ use super::failure::Failure;
 use super::stream::{self, Wish};
 use crate::generation::{Ask, Outcome};
 use crate::peer::Right;
+use crate::request_id::RequestId;
 use crate::state::Daemon;
 use skip_client::protocol::names::REQUEST_PATH_PREFIX;
 use skip_client::{Error, ErrorKind, variant};
@@ -13,6 +14,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
+use tracing::Instrument;
 use zbus::message::Header;
 use zbus::names::{OwnedUniqueName, UniqueName};
 use zbus::object_server::SignalEmitter;
@@ -59,22 +61,30 @@ impl Requests {
     }
 
     /// Starts a request for the sender of a call: object first, then the generation, so that nothing of it can be missed.
-    pub async fn start(
+    pub async fn start<F>(
         self: &Arc<Self>,
         daemon: &Arc<Daemon>,
         connection: &Connection,
         header: &Header<'_>,
         token: Option<String>,
-        ask: impl Future<Output = Result<Ask, Error>>,
-    ) -> Result<(OwnedObjectPath, OwnedFd), Failure> {
+        ask: impl FnOnce(RequestId) -> F,
+    ) -> Result<(OwnedObjectPath, OwnedFd), Failure>
+    where
+        F: Future<Output = Result<Ask, Error>>,
+    {
         let sender = caller::sender(header)?;
         // The place is taken before the bus is asked who the sender is: had it left already, the bus would not know it; if it leaves later, the
         // place hears of it.
         let place = self.reserve(&sender, token)?;
-        let peer = caller::peer(connection, &sender).await?;
-        // Before a long prompt is read for somebody who may not have it answered.
-        daemon.authority.check(&peer, Right::Generate)?;
-        let running = crate::generation::start(daemon, &peer, ask.await?).await?;
+        let id = RequestId::new(place.path.as_str().strip_prefix(REQUEST_PATH_PREFIX).map(|end| end.trim_start_matches('/')));
+        let span = tracing::info_span!("request", id = id.name());
+        let starting = async {
+            let peer = caller::peer(connection, &sender).await?;
+            // Before a long prompt is read for somebody who may not have it answered.
+            daemon.authority.check(&peer, Right::Generate)?;
+            Ok::<_, Failure>(crate::generation::start(daemon, &peer, ask(id).await?).await?)
+        };
+        let running = starting.instrument(span).await?;
         let (ours, theirs) = stream::pair().map_err(|e| Failure::internal(format!("no pipe for the answer: {e}")))?;
         let path = place.path.clone();
         let object = Request { requests: self.clone(), daemon: daemon.clone(), path: path.clone() };

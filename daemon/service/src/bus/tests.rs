@@ -5,12 +5,12 @@ use super::{JoinError, join};
 use crate::config::Bus;
 use crate::lifecycle::Stage;
 use crate::load::{self, LoadError};
-use crate::state::Daemon;
+use crate::state::{Daemon, Model};
 use crate::testing;
 use futures_util::StreamExt;
 use skip_client::ErrorKind;
 use skip_client::protocol::names::{
-    BUS_NAME, JOB_INTERFACE, JOBS_INTERFACE, MANAGER_INTERFACE, OBJECT_PATH, REQUEST_INTERFACE, TABLES_INTERFACE,
+    BUS_NAME, JOB_INTERFACE, JOBS_INTERFACE, MANAGER_INTERFACE, OBJECT_PATH, REQUEST_INTERFACE, REQUEST_PATH_PREFIX, TABLES_INTERFACE,
 };
 use skip_client::protocol::{FinishReason, StreamEvent};
 use std::collections::HashMap;
@@ -40,12 +40,15 @@ fn daemon_on(address: String) -> Arc<Daemon> {
 
 impl World {
     async fn new(step: Duration) -> Self {
+        Self::of(testing::alphabet(step)).await
+    }
+
+    async fn of(model: Model) -> Self {
         let bus = PrivateBus::start();
         let daemon = daemon_on(bus.address());
         let joined = join(&daemon).await.unwrap().unwrap();
         let (stop, stopping) = watch::channel(false);
         let staying = tokio::spawn(joined.stay(stopping));
-        let model = testing::alphabet(step);
         tokio::spawn(load::run(daemon.clone(), move |_| Ok::<_, LoadError>(model)));
         daemon.life.watch().wait_for(|stage| *stage == Stage::Ready).await.unwrap();
         Self { bus, daemon, stop, staying }
@@ -153,6 +156,22 @@ async fn a_prompt_is_answered_on_the_stream_and_by_a_signal_on_a_path_known_befo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signs_of_many_bytes_are_whole_in_every_line() {
+    for (script, stop, shown) in testing::SCRIPTS {
+        let world = World::of(testing::says(script)).await;
+        let client = world.client().await;
+        let mut wanted = options(500);
+        wanted.extend(stop.map(|stop| ("stop", Variant::new(stop))));
+        let (_, stream) = generate(&client, wanted).await.unwrap();
+        let events = events(stream).await;
+        assert_eq!((text(&events).as_str(), end(&events)), (shown, FinishReason::Stop));
+        let Some(StreamEvent::Finished { usage, .. }) = events.last() else { panic!("{events:?}") };
+        assert_eq!(usage.completion_tokens as usize, testing::tokens_of(stop, shown), "{shown}");
+        assert!(events.len() >= 2 && !text(&events).contains('\u{fffd}'));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conversation_and_token_ids() {
     let world = World::new(Duration::ZERO).await;
     let client = world.client().await;
@@ -255,6 +274,19 @@ async fn status_is_the_one_of_the_socket() {
     let mut report = crate::status::report(&world.daemon);
     (told.uptime_ms, report.uptime_ms) = (0, 0);
     assert_eq!(told, report);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_on_the_bus_is_listed_by_the_end_of_its_path() {
+    let world = World::new(Duration::from_millis(10)).await;
+    let client = world.client().await;
+    let (path, _stream) = generate(&client, options(2000)).await.unwrap();
+    let reply = call(&client, MANAGER_INTERFACE, "Requests", &()).await.unwrap();
+    let dict: HashMap<String, OwnedVariant> = reply.body().deserialize().unwrap();
+    let object = skip_client::variant::from_dict(&dict).unwrap();
+    let told: skip_client::protocol::Activity = serde_json::from_value(object.into()).unwrap();
+    let names: Vec<String> = told.requests.iter().map(|request| format!("{REQUEST_PATH_PREFIX}/{}", request.id)).collect();
+    assert_eq!(names, [path.as_str()]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -407,9 +439,8 @@ async fn the_introspection_is_the_one_in_the_tree() {
     let world = World::new(Duration::from_millis(10)).await;
     let client = world.client().await;
     let (request, _stream) = generate(&client, options(2000)).await.unwrap();
-    let mut live = String::from(
-        "<!-- Written by the test that compares it with the live objects: SKIPD_WRITE_XML=1 cargo test -p skipd. -->\n<node>\n",
-    );
+    let mut live =
+        String::from("<!-- Written by the test that compares it with the live objects: SKIPD_WRITE_DOCS=1 tools/test pages. -->\n<node>\n");
     let none: Options = HashMap::new();
     let job: OwnedObjectPath = call(&client, JOBS_INTERFACE, "Start", &("qualify", none)).await.unwrap().body().deserialize().unwrap();
     for path in [OBJECT_PATH, request.as_str(), job.as_str()] {
@@ -418,7 +449,7 @@ async fn the_introspection_is_the_one_in_the_tree() {
     }
     live.push_str("</node>\n");
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dbus/org.skipd.Skipd1.xml");
-    if std::env::var_os("SKIPD_WRITE_XML").is_some() {
+    if std::env::var_os("SKIPD_WRITE_DOCS").is_some() {
         std::fs::write(&file, &live).unwrap();
     }
     assert_eq!(live, std::fs::read_to_string(&file).unwrap());

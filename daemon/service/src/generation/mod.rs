@@ -4,6 +4,7 @@
 
 mod assemble;
 mod calls;
+mod log;
 mod plan;
 mod running;
 mod steering;
@@ -13,6 +14,7 @@ pub use running::{Event, Outcome, Running};
 pub(crate) use running::{reason, refusal};
 
 use crate::peer::{Peer, Right};
+use crate::request_id::RequestId;
 use crate::state::Daemon;
 use plan::Plan;
 use skip_client::Error;
@@ -23,6 +25,8 @@ use std::time::Instant;
 /// What is asked, however it was carried.
 #[derive(Clone, Debug)]
 pub struct Ask {
+    /// What the request is called.
+    pub id: RequestId,
     /// Model name; None: the loaded one.
     pub model: Option<String>,
     /// What to answer or continue.
@@ -46,7 +50,11 @@ pub enum Input {
 /// Access, an unknown model, a daemon that is not ready, a prompt that is empty or does not fit, a full queue: each as its own kind.
 /// Nothing has been computed then.
 pub async fn start(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask) -> Result<Running, Error> {
-    submit(daemon, peer, ask, Instant::now()).await.inspect_err(|error| daemon.metrics.refused(error.kind))
+    submit(daemon, peer, ask, Instant::now()).await.inspect_err(|error| {
+        daemon.metrics.refused(error.kind);
+        // Its words may hold what was asked.
+        tracing::debug!(code = error.kind.code(), "refused");
+    })
 }
 
 async fn submit(daemon: &Arc<Daemon>, peer: &Peer, ask: Ask, arrived: Instant) -> Result<Running, Error> {

@@ -2,6 +2,7 @@
 
 use super::{Ask, Input, steering};
 use crate::peer::Peer;
+use crate::request_id::RequestId;
 use crate::state::{Daemon, Model};
 use skip_client::protocol::{GenerationOptions, Phase, Priority, Prompt, RequestTables, Tool};
 use skip_client::{Error, ErrorKind};
@@ -17,6 +18,7 @@ const MAX_STOP_BYTES: usize = 1024;
 
 /// A request ready for the engine, and what the service keeps of it.
 pub struct Plan {
+    pub(super) id: RequestId,
     pub(super) request: Request,
     pub(super) stops: Vec<String>,
     pub(super) skip_special: bool,
@@ -31,7 +33,7 @@ pub struct Plan {
 impl Plan {
     /// Tokenises on a thread where waiting is allowed: prompts may be megabytes.
     pub(super) async fn new(daemon: &Daemon, model: &Model, peer: &Peer, ask: Ask, arrived: Instant) -> Result<Self, Error> {
-        let Ask { input, options, .. } = ask;
+        let Ask { id, input, options, .. } = ask;
         let is_chat = matches!(input, Input::Chat(_));
         let (steering, steered_by) = steering::steering(model, &options).await?;
         let tools = steering::told(&options).to_vec();
@@ -70,17 +72,20 @@ impl Plan {
             reuse: own.prefix_reuse.unwrap_or(true),
         };
         let wants_logprobs = options.logprobs.is_some();
-        Ok(Self { request, stops, skip_special: options.skip_special_tokens, wants_logprobs, calls, steered_by, arrived })
+        Ok(Self { id, request, stops, skip_special: options.skip_special_tokens, wants_logprobs, calls, steered_by, arrived })
     }
 }
 
 async fn tokenise(model: &Model, input: Input, tools: Vec<Tool>) -> Result<Vec<u32>, Error> {
     let text = model.text.clone();
-    let task = tokio::task::spawn_blocking(move || match input {
-        Input::Chat(messages) => text.encode_chat(&messages, &tools),
-        Input::Raw(Prompt::Text(prompt)) if prompt.is_empty() => Ok(Vec::new()),
-        Input::Raw(Prompt::Text(prompt)) => text.encode(&prompt),
-        Input::Raw(Prompt::Tokens(ids)) => Ok(ids),
+    let span = tracing::Span::current();
+    let task = tokio::task::spawn_blocking(move || {
+        span.in_scope(|| match input {
+            Input::Chat(messages) => text.encode_chat(&messages, &tools),
+            Input::Raw(Prompt::Text(prompt)) if prompt.is_empty() => Ok(Vec::new()),
+            Input::Raw(Prompt::Text(prompt)) => text.encode(&prompt),
+            Input::Raw(Prompt::Tokens(ids)) => Ok(ids),
+        })
     });
     task.await.map_err(|_| Error::new(ErrorKind::Internal, "the tokenizer failed"))?
 }

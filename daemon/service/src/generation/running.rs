@@ -2,8 +2,10 @@
 
 use super::assemble::Assembler;
 use super::calls::{Calls, Part};
+use super::log::Log;
 use super::plan::Plan;
 use super::usage;
+use crate::activity::Named;
 use crate::metrics::Timing;
 use crate::state::{Daemon, Model};
 use skip_client::protocol::{FinishReason, LogprobEntry, StreamEvent, ToolCallDelta, Usage};
@@ -76,10 +78,14 @@ pub struct Running {
     taken: u32,
     stage: Stage,
     timing: Timing,
+    log: Log,
+    /// Held for as long as somebody holds the answer.
+    _name: Named,
 }
 
 impl Running {
     pub(super) fn submit(daemon: Arc<Daemon>, model: Arc<Model>, plan: Plan) -> Result<Self, Error> {
+        let log = Log::begin(plan.request.client.0, plan.request.priority);
         let generation = model.engine.submit(plan.request).map_err(|error| refusal(error, plan.steered_by))?;
         Ok(Self {
             assembler: Assembler::new(model.text.clone(), plan.skip_special, &plan.stops, plan.wants_logprobs),
@@ -92,6 +98,8 @@ impl Running {
             ready: VecDeque::new(),
             taken: 0,
             stage: Stage::Tokens,
+            log,
+            _name: daemon.names.enter(generation.id, plan.id),
             daemon,
         })
     }
@@ -193,7 +201,9 @@ impl Running {
         };
         let error = reason.error_kind().map(|kind| Error::new(kind, explain(kind, finished.detail)));
         self.timing.end(&self.daemon.metrics, Instant::now(), &finished.usage, reason);
-        Outcome { reason, error, usage: usage::report(&finished.usage, self.taken) }
+        let usage = usage::report(&finished.usage, self.taken);
+        self.log.end(reason, &usage);
+        Outcome { reason, error, usage }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 fn ask(body: serde_json::Value) -> Ask {
     let request = CompletionRequest::from_json(body.to_string().as_bytes()).unwrap();
-    Ask { model: request.model, input: Input::Raw(request.prompt), options: request.options }
+    Ask { id: RequestId::new(None), model: request.model, input: Input::Raw(request.prompt), options: request.options }
 }
 
 async fn run(running: &mut Running) -> (String, Outcome) {

@@ -1,6 +1,6 @@
 //! `POST /v1/chat/completions`.
 
-use super::{Shared, body, peer, reply, sse};
+use super::{Shared, body, follow, peer, reply, sse};
 use crate::generation::{self, Ask, Input, Outcome, Running};
 use crate::peer::Right;
 use axum::extract::{Request, State};
@@ -17,14 +17,15 @@ pub async fn post(State(daemon): Shared, request: Request) -> Reply {
     let peer = peer(&request)?;
     // Before the body is read: an outsider's megabytes are not worth parsing.
     daemon.authority.check(&peer, Right::Generate)?;
+    let id = follow::id(&request);
     let body = body::read(request.into_body(), daemon.config.max_body).await?;
     let request = ChatRequest::from_json(&body)?;
     drop(body);
     let ignored = unsupported::check(&request.unknown)?;
     let options = request.options.clone();
-    let ask = Ask { model: request.model, input: Input::Chat(request.messages), options: request.options };
+    let ask = Ask { id: id.clone(), model: request.model, input: Input::Chat(request.messages), options: request.options };
     let running = generation::start(&daemon, &peer, ask).await?;
-    let envelope = Envelope::new("chatcmpl", running.model_name());
+    let envelope = Envelope::new("chatcmpl", &id, running.model_name());
     let shape = Chat { envelope, wants_logprobs: options.logprobs.is_some() };
     let mut response = if options.stream {
         let include_usage = options.stream_options.is_some_and(|stream| stream.include_usage);

@@ -1,6 +1,6 @@
 //! `POST /v1/completions`.
 
-use super::{Shared, body, peer, reply, sse};
+use super::{Shared, body, follow, peer, reply, sse};
 use crate::generation::{self, Ask, Input, Outcome, Running};
 use crate::peer::Right;
 use axum::extract::{Request, State};
@@ -17,6 +17,7 @@ use sse::Envelope;
 pub async fn post(State(daemon): Shared, request: Request) -> Reply {
     let peer = peer(&request)?;
     daemon.authority.check(&peer, Right::Generate)?;
+    let id = follow::id(&request);
     let body = body::read(request.into_body(), daemon.config.max_body).await?;
     let request = CompletionRequest::from_json(&body)?;
     drop(body);
@@ -25,9 +26,9 @@ pub async fn post(State(daemon): Shared, request: Request) -> Reply {
         return Err(Error::new(ErrorKind::Unsupported, "`echo` is not supported and would change the output").at("echo").into());
     }
     let options = request.options.clone();
-    let ask = Ask { model: request.model, input: Input::Raw(request.prompt), options: request.options };
+    let ask = Ask { id: id.clone(), model: request.model, input: Input::Raw(request.prompt), options: request.options };
     let running = generation::start(&daemon, &peer, ask).await?;
-    let shape = Text { envelope: Envelope::new("cmpl", running.model_name()), wants_logprobs: options.logprobs.is_some(), offset: 0 };
+    let shape = Text { envelope: Envelope::new("cmpl", &id, running.model_name()), wants_logprobs: options.logprobs.is_some(), offset: 0 };
     let mut response = if options.stream {
         let include_usage = options.stream_options.is_some_and(|stream| stream.include_usage);
         sse::respond(running, shape, include_usage)

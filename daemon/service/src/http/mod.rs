@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod control;
 mod door;
+mod follow;
 mod health;
 mod models;
 mod reply;
@@ -20,6 +21,7 @@ use crate::state::Daemon;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
+use axum::middleware;
 use axum::routing::{any, delete, get, post};
 use reply::{Refusal, Reply};
 use skip_client::protocol::names;
@@ -40,6 +42,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .route(names::READY, get(health::ready))
         .route(names::METRICS, get(health::metrics))
         .route(names::STATUS, get(control::status::get))
+        .route(names::REQUESTS, get(control::requests::get))
         .route(names::TABLES, get(control::tables::show))
         .route(names::TIERS, get(control::tables::tiers))
         .route(names::TABLES_CONFIRM, post(control::tables::confirm))
@@ -59,6 +62,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .route("/skipd/v1/update/{*rest}", any(control::later))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn(follow::follow))
         .with_state(daemon)
 }
 

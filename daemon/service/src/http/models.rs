@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::reply::{self, Reply};
-use super::sse::unix_seconds;
+use crate::request_id::unix_seconds;
 use crate::state::{Model, unknown_model};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;

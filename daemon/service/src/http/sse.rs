@@ -3,6 +3,7 @@
 
 use super::reply;
 use crate::generation::{Event, Outcome, Running};
+use crate::request_id::{RequestId, unix_seconds};
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, HeaderValue};
 use axum::http::{Response, StatusCode};
@@ -11,8 +12,7 @@ use serde::Serialize;
 use skip_client::protocol::{ErrorBody, FinishReason, LogprobEntry, ToolCall, ToolCallDelta, Usage};
 use skip_client::{Error, ErrorKind};
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// What every chunk of an answer carries.
 #[derive(Clone, Debug)]
@@ -26,18 +26,10 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// For a new answer.
-    pub fn new(prefix: &str, model: &str) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let created = unix_seconds(SystemTime::now());
-        let id = format!("{prefix}-{created:x}-{:x}", NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { id, created, model: model.to_owned() }
+    /// For the answer to a request.
+    pub fn new(prefix: &str, request: &RequestId, model: &str) -> Self {
+        Self { id: format!("{prefix}-{}", request.serial()), created: unix_seconds(SystemTime::now()), model: model.to_owned() }
     }
-}
-
-/// Seconds since 1970; 0 for a clock before that.
-pub fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// How a route shapes its chunks.

@@ -1,9 +1,11 @@
+use crate::peer::Peer;
 use crate::state::Daemon;
 use crate::testing::{self, myself};
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use skip_client::protocol::routes::{ROUTES, Who};
 use std::sync::Arc;
 use std::time::Duration;
 use tower::ServiceExt;
@@ -179,6 +181,50 @@ async fn a_required_call_comes_as_a_call_whole_and_in_pieces() {
 }
 
 #[tokio::test]
+async fn signs_of_many_bytes_are_whole_in_every_event_and_the_same_in_a_whole_answer() {
+    for (script, stop, shown) in testing::SCRIPTS {
+        let daemon = testing::daemon_that_says(script).await;
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 500, "stop": stop});
+        let (_, whole) = post(&daemon, CHAT, body.clone()).await;
+        let choice = &whole["choices"][0];
+        assert_eq!((choice["message"]["content"].as_str(), choice["finish_reason"].as_str()), (Some(shown), Some("stop")));
+        assert_eq!(whole["usage"]["completion_tokens"], testing::tokens_of(stop, shown), "{shown}");
+
+        body["stream"] = true.into();
+        let (_, _, text) = call(&daemon, "POST", CHAT, body.to_string()).await;
+        let chunks: Vec<Value> = events(&text).iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+        let pieces: Vec<&str> = chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
+        assert_eq!(pieces.concat(), shown);
+        assert!(pieces.len() >= 2 && pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
+        let ends: Vec<&Value> = chunks.iter().map(|c| &c["choices"][0]["finish_reason"]).filter(|reason| !reason.is_null()).collect();
+        assert_eq!((ends, text.matches("[DONE]").count()), (vec![&json!("stop")], 1), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn the_routes_of_the_protocol_page_are_those_that_are_served_and_for_whom_it_says() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    for path in ROUTES.iter().map(|route| route.path) {
+        for method in ["GET", "POST", "PUT", "DELETE"] {
+            let mut request = Request::builder().method(method);
+            request = request.uri(path.replace("/models/{id}", "/models/default").replace("{phase}", "decode").replace("{id}", "1"));
+            let mut request = request.body(Body::empty()).unwrap();
+            request.extensions_mut().insert(Arc::new(Peer { uid: 4_000_000, groups: vec![] }));
+            let response = super::router(daemon.clone()).oneshot(request).await.unwrap();
+            let status = response.status().as_u16();
+            let text = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
+            match ROUTES.iter().find(|route| (route.method, route.path) == (method, path)).map(|route| route.who) {
+                None => assert_eq!(status, 405, "{method} {path} is not on the page"),
+                Some(Who::Everybody) => {
+                    assert!(status != 403 && status != 405 && !text.contains("there is no /"), "{method} {path}: {text}")
+                }
+                Some(Who::Members | Who::Administrators) => assert_eq!(status, 403, "{method} {path}: {text}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn bytes_that_are_no_utf8_are_a_bad_request() {
     let daemon = testing::daemon(Duration::ZERO).await;
     let (status, _, text) = call(&daemon, "POST", TEXT, b"{\"prompt\": \"\xff\xfe\"}".to_vec()).await;
@@ -204,6 +250,7 @@ async fn models_health_and_ready_answer() {
         ("/health", 200),
         ("/ready", 200),
         ("/skipd/v1/status", 200),
+        ("/skipd/v1/requests", 200),
         ("/skipd/v1/tables", 200),
         ("/skipd/v1/tables/prefill", 200),
         ("/skipd/v1/tables/sideways", 404),
@@ -234,6 +281,35 @@ async fn a_daemon_without_a_model_says_so() {
     daemon.life.advance(crate::lifecycle::Stage::Failed("no such folder".into()));
     let (_, _, text) = call(&daemon, "GET", "/ready", Body::empty()).await;
     assert!(text.contains("no such folder"), "{text}");
+}
+
+#[tokio::test]
+async fn an_answer_bears_the_name_its_client_gave_the_request_or_one_of_its_own() {
+    let daemon = testing::daemon(Duration::ZERO).await;
+    let ask = async |name: Option<&str>, path: &str| {
+        let request = Request::builder().method("GET").uri(path);
+        let request = name.into_iter().fold(request, |request, name| request.header("X-Request-Id", name));
+        let response = super::router(daemon.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        response.headers()["x-request-id"].to_str().unwrap().to_owned()
+    };
+    assert_eq!(ask(Some("robot-7"), "/health").await, "robot-7");
+    assert_eq!(ask(Some("robot-7"), "/nowhere").await, "robot-7", "a refusal too");
+    let own = ask(None, "/health").await;
+    assert!(own.len() > 4 && own != ask(None, "/health").await, "{own}");
+    assert_ne!(ask(Some("two words"), "/health").await, "two words");
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_listed_by_its_name() {
+    let served = testing::daemon(Duration::from_millis(1)).await;
+    let body = json!({"prompt": "x", "max_tokens": 2000, "stream": true}).to_string();
+    let mut request = Request::builder().method("POST").uri(TEXT).header("x-request-id", "robot-7").body(Body::from(body)).unwrap();
+    request.extensions_mut().insert(Arc::new(myself()));
+    let answer = super::router(served.clone()).oneshot(request).await.unwrap();
+    let (status, _, text) = call(&served, "GET", "/skipd/v1/requests", Body::empty()).await;
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &listed["requests"][0]["id"]), (200, &json!("robot-7")), "{text}");
+    drop(answer);
 }
 
 #[tokio::test]

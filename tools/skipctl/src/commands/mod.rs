@@ -11,6 +11,7 @@ mod qualify;
 mod status;
 mod stream;
 mod tables;
+mod top;
 
 use crate::cli::{Cli, Command, Table};
 use crate::failure::Failure;
@@ -44,8 +45,9 @@ impl Context {
 pub async fn run(cli: Cli) -> Result<(), Failure> {
     let context = Context { socket: cli.socket, bus: cli.bus, json: cli.json };
     match cli.command {
-        // A conversation takes Ctrl-C itself: it ends the answer, not the program.
+        // A conversation takes Ctrl-C itself: it ends the answer, not the program. For the live view it is the end.
         Command::Chat(args) => chat::run(&context, args).await,
+        Command::Top { once, interval } => top::run(&context, once, interval).await,
         command => tokio::select! {
             result = dispatch(&context, command) => result,
             _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
@@ -58,6 +60,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Status { wait } => status::run(context, wait).await,
         Command::Generate(args) => generate::run(context, args).await,
         Command::Chat(args) => chat::run(context, args).await,
+        Command::Top { once, interval } => top::run(context, once, interval).await,
         Command::SetTable(args) => tables::set(context, args).await,
         Command::Confirm => tables::confirm(context).await,
         Command::Revert => tables::revert(context).await,

@@ -3,6 +3,7 @@
 pub mod drain;
 pub mod jobs;
 pub mod prefixes;
+pub mod requests;
 pub mod status;
 pub mod tables;
 pub mod tokenize;
