@@ -155,6 +155,10 @@ fn metrics_count_requests_and_tokens() {
         let value = line.rsplit(' ').next().unwrap();
         assert!(value.parse::<f64>().is_ok(), "Prometheus text: {line}");
     }
+    let page = std::fs::read_to_string(skip_tests::process::root().join("docs/metrics.md")).unwrap();
+    for name in metrics.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not in docs/metrics.md");
+    }
     let drawn = |text: &str| -> f64 {
         let line =
             text.lines().find(|l| l.contains("generation_tokens_total") && !l.starts_with('#')).expect("a count of generated tokens");

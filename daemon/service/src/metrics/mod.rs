@@ -1,6 +1,8 @@
 //! What Prometheus sees. Names that vLLM also has are spelt as it spells them, so that its dashboards work; the rest begins with `skipd_`.
 
 mod scrape;
+#[cfg(test)]
+mod tests;
 
 pub use scrape::render;
 

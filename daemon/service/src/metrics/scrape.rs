@@ -1,12 +1,13 @@
 //! One scrape: the counted histograms and a snapshot of the engine, as Prometheus text.
 
 use super::{Labels, Metrics};
+use crate::activity;
 use crate::state::Daemon;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry, Unit};
 use skip_client::protocol::{Phase, State};
 use skip_engine::stats::Status;
 use std::sync::atomic::AtomicU64;
@@ -39,7 +40,7 @@ fn counted(registry: &mut Registry, metrics: &Metrics) {
         ("request_prefill_time_seconds", "From admission to the first token", &metrics.prefill),
         ("request_decode_time_seconds", "From the first token to the last", &metrics.decode),
     ] {
-        registry.register(format!("vllm:{name}"), help, histogram.clone());
+        register(registry, &format!("vllm:{name}"), help, histogram.clone());
     }
     registry.register("vllm:request_success", "Requests ended, by reason", metrics.finished.clone());
     registry.register("skipd_requests_refused", "Requests not taken, by error code", metrics.refused.clone());
@@ -57,6 +58,10 @@ fn process(registry: &mut Registry, daemon: &Daemon) {
     let build: Family<Labels, Gauge> = Family::default();
     build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
     registry.register("skipd_build_info", "Always 1", build);
+    let own = activity::process();
+    share(registry, "process_resident_memory_bytes", "Memory of the process, mapped files among it", own.resident_bytes as f64);
+    share(registry, "process_open_fds", "Open file descriptors", f64::from(own.descriptors));
+    share(registry, "process_threads", "Threads", f64::from(own.threads));
 }
 
 fn requests(registry: &mut Registry, status: &Status) {
@@ -73,6 +78,7 @@ fn requests(registry: &mut Registry, status: &Status) {
     total(registry, "vllm:generation_tokens", "Tokens drawn", status.generated_tokens as f64);
     total(registry, "skipd_steps", "Engine steps", status.steps as f64);
     total(registry, "skipd_step_seconds", "Time in engine steps", status.step_seconds);
+    total(registry, "skipd_prefill_step_seconds", "Of it, in steps with prompt tokens", status.prefill_step_seconds);
     total(
         registry,
         "skipd_attention_seconds",
@@ -123,11 +129,21 @@ fn tables(registry: &mut Registry, daemon: &Daemon) {
 fn share(registry: &mut Registry, name: &str, help: &str, value: f64) {
     let gauge = Share::default();
     gauge.set(value);
-    registry.register(name, help, gauge);
+    register(registry, name, help, gauge);
 }
 
 fn total(registry: &mut Registry, name: &str, help: &str, value: f64) {
     let counter = Total::default();
     counter.inc_by(value);
-    registry.register(name, help, counter);
+    register(registry, name, help, counter);
+}
+
+/// A unit is told where the name ends in one.
+fn register(registry: &mut Registry, name: &str, help: &str, metric: impl Metric) {
+    for (ending, unit) in [("_seconds", Unit::Seconds), ("_bytes", Unit::Bytes)] {
+        if let Some(short) = name.strip_suffix(ending) {
+            return registry.register_with_unit(short, help, unit, metric);
+        }
+    }
+    registry.register(name, help, metric);
 }
