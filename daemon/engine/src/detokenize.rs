@@ -147,4 +147,6 @@ fn incomplete_tail(bytes: &[u8]) -> usize {
 }
 
 #[cfg(test)]
+mod scripts;
+#[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ mod prefix;
 mod refusals;
 mod socket;
 mod stopping;
+mod streams;
 mod structured;
 mod supervised;
 mod tables;

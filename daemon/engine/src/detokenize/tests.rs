@@ -2,9 +2,9 @@ use super::*;
 use proptest::prelude::*;
 
 /// Token i is the i-th byte string; those from `special` on are control tokens.
-struct Bytes {
-    tokens: Vec<Vec<u8>>,
-    special: usize,
+pub(super) struct Bytes {
+    pub tokens: Vec<Vec<u8>>,
+    pub special: usize,
 }
 
 impl TokenText for Bytes {
@@ -20,7 +20,11 @@ impl TokenText for Bytes {
 fn stream(tokens: &[&[u8]], special: usize, stops: &[&str]) -> TextStream {
     let tokens = tokens.iter().map(|t| t.to_vec()).collect();
     let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
-    TextStream::new(Arc::new(Bytes { tokens, special }), &stops, true)
+    stream_of(Bytes { tokens, special }, &stops)
+}
+
+pub(super) fn stream_of(tokens: Bytes, stops: &[String]) -> TextStream {
+    TextStream::new(Arc::new(tokens), stops, true)
 }
 
 fn piece(text: &str, tokens: &[usize]) -> Piece {

@@ -1,5 +1,7 @@
 use super::*;
+use crate::detokenize::TextStream;
 use serde_json::json;
+use std::sync::Arc;
 
 fn json() -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(folder().path().join("tokenizer.json")).unwrap()).unwrap()
@@ -117,6 +119,41 @@ fn text_comes_back_from_its_tokens_byte_for_byte() {
     assert_eq!(bytes, text.as_bytes());
     assert_eq!(tokenizer.decode(&ids, false), text);
     assert_eq!(tokenizer.decode(&ids, true), text.replace("<|end|>", ""), "only special tokens are left out");
+}
+
+/// A SentencePiece vocabulary: the 256 bytes as tokens, a space, and few characters of its own.
+fn fallback_folder() -> tempfile::TempDir {
+    let mut vocab = serde_json::Map::new();
+    vocab.insert("<unk>".into(), json!(0));
+    for byte in 0..=255u32 {
+        vocab.insert(format!("<0x{byte:02X}>"), json!(byte + 1));
+    }
+    for (id, piece) in ["▁", "a", "日"].into_iter().enumerate() {
+        vocab.insert(piece.into(), json!(id + 257));
+    }
+    let decoders = json!([{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]);
+    let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true, "unk_token": "<unk>", "fuse_unk": true}});
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    dir
+}
+
+#[test]
+fn characters_that_are_byte_tokens_come_back_whole_and_stop_at_a_stop_string() {
+    let tokenizer = Arc::new(Tokenizer::open(fallback_folder().path(), 300).unwrap());
+    let text = "a 👨‍👩‍👧‍👦 日本 🇩🇪🇫🇷 e\u{301}";
+    let ids = tokenizer.encode(text, true).unwrap();
+    assert!(ids.len() > 50, "most are bytes: {ids:?}");
+    for (stop, shown) in [(vec![], text), (vec!["🇫🇷".to_owned()], "a 👨‍👩‍👧‍👦 日本 🇩🇪"), (vec!["本 ".to_owned()], "a 👨‍👩‍👧‍👦 日")]
+    {
+        let mut stream = TextStream::new(tokenizer.clone(), &stop, true);
+        let mut said: Vec<String> = ids.iter().map(|&id| stream.push(id).text).collect();
+        said.push(stream.finish().text);
+        assert_eq!((said.concat().as_str(), stream.stopped()), (shown, !stop.is_empty()));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use skip_client::{Error, ErrorKind};
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ async fn read_within(body: Body, limit: usize, patience: Patience) -> Result<Byt
 }
 
 async fn read_pieces(mut body: Body, limit: usize, patience: Duration) -> Result<Bytes, Error> {
+    if body.size_hint().lower() > (limit as u64).saturating_mul(2) {
+        return Err(too_large(limit));
+    }
     let mut whole = BytesMut::new();
     let mut seen = 0usize;
     loop {

@@ -19,10 +19,16 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-/// A request's head must be there within this, and an idle connection is closed after it.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// A peer that takes nothing for this long loses its connection.
-const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a peer may keep its connection waiting.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// A request's head must be there within this, and an idle connection is closed after it.
+    head: Duration,
+    /// A peer that takes nothing for this long loses its connection.
+    stall: Duration,
+}
+
+const PATIENCE: Patience = Patience { head: Duration::from_secs(30), stall: Duration::from_secs(30) };
 /// At a stop, requests on their way in have this long to arrive; then only answers are waited for.
 const ARRIVAL: Duration = Duration::from_millis(200);
 /// Request heads are small.
@@ -31,17 +37,28 @@ const MAX_HEAD: usize = 32 * 1024;
 /// Serves until `stop` turns true; then no connection is accepted, and each one ends after the answer it is giving, or soon if it is giving none.
 /// Returns when all have ended.
 pub async fn serve(daemon: Arc<Daemon>, socket: UnixListener, tcp: Option<Tcp>, router: Router, stop: watch::Receiver<bool>) {
+    serve_within(PATIENCE, daemon, socket, tcp, router, stop).await;
+}
+
+async fn serve_within(
+    patience: Patience,
+    daemon: Arc<Daemon>,
+    socket: UnixListener,
+    tcp: Option<Tcp>,
+    router: Router,
+    stop: watch::Receiver<bool>,
+) {
     let seats = Seats::new(daemon.config.max_connections);
     let by_tcp = async {
         if let Some(tcp) = tcp {
-            admit(&daemon, tcp, &seats, &router, stop.clone()).await;
+            admit(patience, &daemon, tcp, &seats, &router, stop.clone()).await;
         }
     };
-    tokio::join!(admit(&daemon, socket, &seats, &router, stop.clone()), by_tcp);
+    tokio::join!(admit(patience, &daemon, socket, &seats, &router, stop.clone()), by_tcp);
 }
 
 /// The same for one door.
-async fn admit<D: Door>(daemon: &Daemon, door: D, seats: &Seats, router: &Router, mut stop: watch::Receiver<bool>) {
+async fn admit<D: Door>(patience: Patience, daemon: &Daemon, door: D, seats: &Seats, router: &Router, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -68,7 +85,7 @@ async fn admit<D: Door>(daemon: &Daemon, door: D, seats: &Seats, router: &Router
         let administrator = daemon.authority.is_administrator(&peer);
         match seats.take(peer.id(), administrator) {
             Some(seat) => {
-                connections.spawn(connection(stream, peer, door.guard(), router.clone(), stop.clone(), seat));
+                connections.spawn(connection(patience, stream, peer, door.guard(), router.clone(), stop.clone(), seat));
             }
             None => {
                 connections.spawn(turn_away(stream));
@@ -85,6 +102,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 async fn connection(
+    patience: Patience,
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: Peer,
     guard: Option<Arc<Guard>>,
@@ -107,10 +125,10 @@ async fn connection(
             }
         }
     });
-    let io = TokioIo::new(StallGuard::new(stream, STALL_TIMEOUT));
+    let io = TokioIo::new(StallGuard::new(stream, patience.stall));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(patience.head)
         .max_header_size(MAX_HEAD)
         .serve_connection(io, service);
     tokio::pin!(connection);

@@ -133,6 +133,21 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_or_a_link_in_the_socket_s_place_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, link) = (dir.path().join("folder"), dir.path().join("link"));
+        std::fs::create_dir(&folder).unwrap();
+        // A link to a dead socket: what it points at may be anybody's.
+        let dead = dir.path().join("dead.sock");
+        drop(UnixListener::bind(&dead).unwrap());
+        std::os::unix::fs::symlink(&dead, &link).unwrap();
+        for path in [&folder, &link] {
+            assert!(matches!(bind(path), Err(BindError::NotASocket(_))));
+        }
+        assert!(folder.is_dir() && link.is_symlink() && dead.exists());
+    }
+
+    #[test]
     fn a_successor_keeps_its_file_when_the_predecessor_ends() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");

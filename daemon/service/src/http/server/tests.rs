@@ -38,12 +38,16 @@ struct Served {
 
 impl Served {
     async fn new(step: Duration) -> Self {
+        Self::within(PATIENCE, step).await
+    }
+
+    async fn within(patience: Patience, step: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s.sock");
         let daemon = testing::daemon(step).await;
         let listener = UnixListener::bind(&socket).unwrap();
         let (stop, stopping) = watch::channel(false);
-        let server = tokio::spawn(serve(daemon.clone(), listener, None, router(daemon.clone()), stopping));
+        let server = tokio::spawn(serve_within(patience, daemon.clone(), listener, None, router(daemon.clone()), stopping));
         Self { daemon, socket, stop, server, _dir: dir }
     }
 
@@ -217,4 +221,127 @@ async fn over_tcp_nothing_is_answered_without_the_key() {
     served.stop.send_replace(true);
     tokio::time::timeout(Duration::from_secs(5), served.server).await.expect("both doors close").unwrap();
     assert!(tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err());
+}
+
+/// Tasks of this runtime: the test's own, the server's, the model's.
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+async fn eventually(what: &str, probe: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !probe() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "not soon: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A stream of megabytes: twenty log-probabilities a token.
+fn wide() -> Value {
+    json!({"prompt": "x", "max_tokens": 4000, "ignore_eos": true, "logprobs": 20, "stream": true})
+}
+
+#[tokio::test]
+async fn a_reader_that_never_reads_costs_bounded_memory_and_then_its_own_request() {
+    let served = Served::new(Duration::ZERO).await;
+    let lazy = served.completion(&wide()).await;
+    let engine = served.daemon.model().unwrap().engine.clone();
+    eventually("it loses its request", || engine.status().finished(skip_engine::handle::FinishReason::SlowReader) == 1).await;
+    // Others are served while its answer lies there.
+    let other = served.completion(&json!({"prompt": "xy", "max_tokens": 5, "stream": true})).await;
+    assert!(read_to_end_of(other).await.contains("[DONE]"));
+    // What was on its way is still there for one who wakes up, and then the one end.
+    let text = read_to_end_of(lazy).await;
+    assert_eq!(text.matches("\"code\":\"slow_reader\"").count(), 1, "{}", &text[text.len().saturating_sub(2000)..]);
+    assert!(!text.contains("[DONE]") && text.len() < 2 << 20, "{} bytes were kept", text.len());
+}
+
+#[tokio::test]
+async fn a_reader_that_never_wakes_up_loses_its_connection() {
+    let served = Served::within(Patience { stall: Duration::from_millis(100), ..PATIENCE }, Duration::ZERO).await;
+    let before = tasks();
+    // Answers of megabytes, more than the socket holds.
+    let sleeper = served.send("GET /metrics HTTP/1.1\r\n\r\n".repeat(500).as_bytes()).await;
+    eventually("it is let in", || tasks() > before).await;
+    eventually("it is put out", || tasks() <= before).await;
+    // What the socket held is there, and cut off.
+    let mut held = Vec::new();
+    let mut sleeper = sleeper;
+    // The end is a reset: what was asked for was not all read.
+    let _ = sleeper.read_to_end(&mut held).await;
+    assert!(held.starts_with(b"HTTP/1.1 200") && held.len() < 2 << 20, "{} bytes", held.len());
+}
+
+/// Reads an answer to the chunk that ends it.
+async fn read_to_end_of(mut stream: UnixStream) -> String {
+    let mut bytes = Vec::new();
+    let mut piece = vec![0; 64 << 10];
+    while !bytes.ends_with(b"\r\n0\r\n\r\n") {
+        let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut piece)).await.expect("it goes on").unwrap();
+        assert!(read > 0, "cut off: {}", String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(300)..]));
+        bytes.extend_from_slice(&piece[..read]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_is_not_waited_for() {
+    let served = Served::within(Patience { head: Duration::from_millis(50), ..PATIENCE }, Duration::ZERO).await;
+    let before = tasks();
+    let slow = [served.send(b"").await, served.send(b"POST /v1/completions HTT").await];
+    for connection in slow {
+        read_to_end(connection).await;
+    }
+    eventually("both connections are closed", || tasks() <= before).await;
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused_without_being_waited_for() {
+    let served = Served::new(Duration::ZERO).await;
+    let long = "x".repeat(64 << 10);
+    for (request, status) in [
+        (format!("GET /health HTTP/1.1\r\nx-long: {long}\r\n\r\n"), 431),
+        (format!("GET /health HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(1000)), 431),
+        (format!("GET /{long} HTTP/1.1\r\n\r\n"), 431),
+        ("POST /v1/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: 1000000000000\r\n\r\n{".to_owned(), 413),
+        ("POST /v1/completions HTTP/1.1\r\ncontent-length: 99999999999999999999999\r\n\r\n{".to_owned(), 400),
+    ] {
+        let mut connection = UnixStream::connect(&served.socket).await.unwrap();
+        // The server may have heard enough before all is sent.
+        let _ = connection.write_all(request.as_bytes()).await;
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(5), connection.read_to_end(&mut answer)).await.expect("an end");
+        let shown = String::from_utf8_lossy(&answer[..answer.len().min(200)]).into_owned();
+        assert!(shown.starts_with(&format!("HTTP/1.1 {status}")), "{read:?}: {shown:?} to {:?}", &request[..request.len().min(60)]);
+    }
+    let health = served.send(b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n").await;
+    assert!(read_to_end(health).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_thousand_that_come_and_go_leave_no_task_no_request_and_no_seat() {
+    let served = Served::new(Duration::ZERO).await;
+    let before = tasks();
+    let streamed = json!({"prompt": "x", "max_tokens": 4000, "ignore_eos": true, "stream": true});
+    for turn in 0..1000 {
+        match turn % 5 {
+            0 => drop(served.send(b"").await),
+            1 => drop(served.send(b"POST /v1/completions HTT").await),
+            2 => drop(served.send(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 100\r\n\r\n{\"prompt\"").await),
+            3 => drop(served.completion(&streamed).await),
+            _ => {
+                // In the middle of its answer, or told that there is no room.
+                let mut connection = served.completion(&streamed).await;
+                assert!(connection.read(&mut [0; 256]).await.unwrap() > 0);
+            }
+        }
+    }
+    served.wait_for_running(0).await;
+    let engine = &served.daemon.model().unwrap().engine;
+    eventually("nothing is left", || tasks() <= before && served.daemon.names.count() == 0 && engine.status().queued == 0).await;
+    assert_eq!(engine.status().pages_used, 0);
+    // Those behind which this one waits to be let in are in and out by then.
+    let health = served.send(b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n").await;
+    assert!(read_to_end(health).await.starts_with("HTTP/1.1 200"), "there is room");
+    eventually("nothing is left", || tasks() <= before && served.daemon.names.count() == 0).await;
 }
