@@ -25,7 +25,7 @@ pub struct Activity {
 pub struct RequestStatus {
     /// Its `X-Request-Id`; on the bus the end of its path, `SENDER/TOKEN`.
     pub id: String,
-    /// Whose.
+    /// Whose; 4294967295: a key holder's, over TCP.
     pub uid: u32,
     /// Its class.
     pub priority: Priority,

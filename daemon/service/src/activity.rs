@@ -84,7 +84,7 @@ async fn under_way(model: &Model) -> Result<Vec<Progress>, Error> {
 
 fn list(activity: &mut Activity, daemon: &Daemon, peer: &Peer, requests: Vec<Progress>) {
     let sees_all = daemon.authority.is_administrator(peer);
-    let (seen, others): (Vec<Progress>, Vec<Progress>) = requests.into_iter().partition(|p| sees_all || p.client.0 == peer.uid);
+    let (seen, others): (Vec<Progress>, Vec<Progress>) = requests.into_iter().partition(|p| sees_all || p.client.0 == peer.id());
     activity.requests = seen.iter().map(|progress| request(daemon, progress)).collect();
     let waiting = others.iter().filter(|p| p.stage == Stage::Waiting).count() as u32;
     activity.others = Others { running: others.len() as u32 - waiting, waiting };
@@ -177,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn everybody_sees_their_own_requests_and_administrators_see_all() {
         let daemon = daemon_with(Duration::from_millis(2), |settings| settings.group = Some("root".into())).await;
-        let member = |uid| Peer { uid, groups: vec![0] };
+        let member = |uid| Peer::User { uid, groups: vec![0] };
         let mut running = Vec::new();
         for (peer, name) in [(member(4_000_000), "theirs"), (member(4_000_001), "another"), (myself(), "mine")] {
             running.push(start(&daemon, &peer, ask(name)).await.unwrap());
@@ -187,7 +187,10 @@ mod tests {
             let names: Vec<String> = activity.requests.into_iter().map(|request| request.id).collect();
             (names, activity.others)
         };
-        // Two run, one waits.
+        // Two run, one waits, once the step under way has ended.
+        while daemon.model().unwrap().engine.status().running < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         assert_eq!(names(&myself()).await, (["theirs", "another", "mine"].map(String::from).to_vec(), Others::default()));
         assert_eq!(names(&member(4_000_001)).await, (vec!["another".into()], Others { running: 1, waiting: 1 }));
         assert_eq!(names(&member(4_000_009)).await, (vec![], Others { running: 2, waiting: 1 }));

@@ -189,7 +189,7 @@ async fn the_log_names_requests_and_never_says_what_they_say() {
     let path = path.as_str().trim_start_matches("/org/skipd/Skipd1/request/");
     for name in ["robot-7", path] {
         let lines: Vec<&str> = log.lines().filter(|line| line.contains(&format!("id=\"{name}\""))).collect();
-        let ended = lines.iter().filter(|line| line.contains("answered") && line.contains("completion_tokens")).count();
+        let ended = lines.iter().filter(|line| line.contains("ended") && line.contains("completion_tokens")).count();
         assert_eq!(ended, 1, "one line tells of the end of {name}: {lines:?}\n{log}");
     }
     assert!(log.contains("DEBUG"), "the log tells more than usual");

@@ -41,7 +41,7 @@ impl Log {
                 decode_ms = times.decode,
                 prefill_skipped = own.prefill.share(),
                 decode_skipped = own.decode.share(),
-                "answered"
+                "ended"
             );
         });
     }

@@ -209,7 +209,7 @@ async fn the_routes_of_the_protocol_page_are_those_that_are_served_and_for_whom_
             let mut request = Request::builder().method(method);
             request = request.uri(path.replace("/models/{id}", "/models/default").replace("{phase}", "decode").replace("{id}", "1"));
             let mut request = request.body(Body::empty()).unwrap();
-            request.extensions_mut().insert(Arc::new(Peer { uid: 4_000_000, groups: vec![] }));
+            request.extensions_mut().insert(Arc::new(Peer::User { uid: 4_000_000, groups: vec![] }));
             let response = super::router(daemon.clone()).oneshot(request).await.unwrap();
             let status = response.status().as_u16();
             let text = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();

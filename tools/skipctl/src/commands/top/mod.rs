@@ -58,7 +58,7 @@ impl Screen {
 
     /// In place of what is there, line by line, so that nothing flickers.
     fn show(&mut self, text: &str) -> Result<(), Failure> {
-        let lines: String = text.lines().map(|line| format!("{}\x1b[K\r\n", output::printable(line))).collect();
+        let lines: String = text.lines().map(|line| format!("{}\x1b[K\n", output::printable(line))).collect();
         write(&format!("\x1b[H{lines}\x1b[J"))
     }
 }
