@@ -121,6 +121,7 @@ mod tests {
         // `system:…\nuser:` are 313 bytes.
         assert_eq!((pinned.name.as_str(), pinned.tokens, pinned.pages, pinned.held), ("prefix-1", 256, 2, 2));
         let ask = |content: &str| generation::Ask {
+            id: crate::request_id::RequestId::new(None),
             model: None,
             input: generation::Input::Chat(vec![ChatMessage::new("system", text.clone()), ChatMessage::new("user", content)]),
             options: skip_client::protocol::GenerationOptions { max_tokens: Some(2), ..Default::default() },

@@ -179,7 +179,7 @@ impl Scheduler {
     /// How far every request is: the running ones in order of admission, then the waiting ones in order of arrival.
     pub fn progress(&self, now: Instant) -> Vec<Progress> {
         let running = self.running.iter().map(|s| s.progress(now));
-        running.chain(self.waiting.iter().map(|(id, arrival)| sequence::waiting(*id, arrival, now))).collect()
+        running.chain(self.waiting.iter().map(|w| sequence::waiting(w.id, &w.arrival, now))).collect()
     }
 
     /// The cache's pages.

@@ -207,7 +207,9 @@ async fn the_routes_of_the_protocol_page_are_those_that_are_served_and_for_whom_
     for path in ROUTES.iter().map(|route| route.path) {
         for method in ["GET", "POST", "PUT", "DELETE"] {
             let mut request = Request::builder().method(method);
-            request = request.uri(path.replace("/models/{id}", "/models/default").replace("{phase}", "decode").replace("{id}", "1"));
+            request = request.uri(
+                path.replace("/models/{id}", "/models/default").replace("{phase}", "decode").replace("{name}", "one").replace("{id}", "1"),
+            );
             let mut request = request.body(Body::empty()).unwrap();
             request.extensions_mut().insert(Arc::new(Peer::User { uid: 4_000_000, groups: vec![] }));
             let response = super::router(daemon.clone()).oneshot(request).await.unwrap();

@@ -28,7 +28,9 @@ pub fn frame(status: &Status, now: &Activity, before: Option<&Activity>) -> Stri
     let decode = skipped("decode", |activity| activity.totals.decode, &status.tables.decode);
     add("skipped", format!("{prefill}, {decode}"));
     let cache = &status.cache;
-    add("cache", format!("{} of {} pages set aside, {} free", cache.pages.saturating_sub(cache.free), cache.pages, cache.free));
+    let used = cache.pages.saturating_sub(cache.free);
+    let kept = format!("{} of them hold earlier prompts; {} are pinned", cache.cached, cache.pinned);
+    add("cache", format!("{used} of {} pages set aside, {} free, {kept}", cache.pages, cache.free));
     add("memory", memory(status, now));
     format!("{}\n{}", columns(&rows), table(&now.requests))
 }
@@ -148,7 +150,7 @@ mod tests {
             backend: Some(BackendStatus { name: "cpu".into(), kernel_set: "avx512".into(), ..BackendStatus::default() }),
             tables: TableNames { prefill: Some("50%".into()), decode: None },
             queue: QueueStatus { running: 2, waiting: 1, limit: 64 },
-            cache: CacheStatus { pages: 128, free: 88 },
+            cache: CacheStatus { pages: 128, free: 88, cached: 9, pinned: 4 },
             ..Status::default()
         }
     }
