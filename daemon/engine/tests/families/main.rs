@@ -103,5 +103,6 @@ fn only_layers_without_a_window_skip() {
 #[test]
 #[ignore = "needs a CUDA device and target/cubins"]
 fn cuda_logits_are_those_of_transformers() {
-    compare(cuda, "CUDA", 0.5);
+    // bfloat16 activations: .117 was seen.
+    compare(cuda, "CUDA", 0.25);
 }
