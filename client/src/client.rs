@@ -151,11 +151,14 @@ impl Client {
     /// Waits until the daemon is ready.
     ///
     /// # Errors
-    /// `NotReady` after `timeout`, or at once where the daemon failed or drains.
+    /// `NotReady` after `timeout`, also where the daemon does not answer, or at once where it failed or drains.
     pub async fn wait_ready(&self, timeout: Duration) -> Result<(), Error> {
         let give_up = tokio::time::Instant::now() + timeout;
         loop {
-            let ready = self.ready().await?;
+            // A daemon that is ready has a moment to say so, however short the timeout.
+            let answer_by = give_up.max(tokio::time::Instant::now() + POLL);
+            let silent = |_| Error::new(ErrorKind::NotReady, format!("the daemon did not answer within {timeout:?}"));
+            let ready = tokio::time::timeout_at(answer_by, self.ready()).await.map_err(silent)??;
             match ready.state {
                 State::Ready => return Ok(()),
                 State::Failed => return Err(Error::new(ErrorKind::NotReady, format!("the daemon has failed: {}", ready.reason))),

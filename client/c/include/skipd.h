@@ -73,7 +73,7 @@ const char *skipd_version(void);
 const char *skipd_code_name(int code);
 
 int skipd_error_code(const skipd_error *error);
-/* For a person, with names and numbers; never text of a prompt. */
+/* For a person: the field first where there is one, names and numbers; never text of a prompt. */
 const char *skipd_error_message(const skipd_error *error);
 /* The field or argument at fault; NULL where there is none. */
 const char *skipd_error_param(const skipd_error *error);
@@ -93,7 +93,10 @@ int skipd_connect(const char *path, skipd_client **client, skipd_error **error);
 int skipd_connect_bus(const char *address, skipd_client **client, skipd_error **error);
 void skipd_client_free(skipd_client *client);
 
-/* Waits until the model is loaded; SKIPD_NOT_READY after `timeout_ms`, or at once where loading failed. */
+/*
+ * Waits until the model is loaded; SKIPD_NOT_READY after `timeout_ms`, also where the daemon does not answer, or at once where loading failed.
+ * Before the daemon is there skipd_connect gives SKIPD_UNREACHABLE: a program that starts with the machine tries again.
+ */
 int skipd_wait_ready(const skipd_client *client, uint32_t timeout_ms, skipd_error **error);
 /* The daemon's status as JSON; freed by skipd_string_free, as all JSON below. */
 int skipd_status(const skipd_client *client, char **json, skipd_error **error);
@@ -139,7 +142,11 @@ int skipd_request_set_text(skipd_request *request, const char *option, const cha
 /* The value as JSON text. */
 int skipd_request_set_json(skipd_request *request, const char *option, const char *value, skipd_error **error);
 
-/* Sends a request and returns when it was taken. An error means that nothing was started. Freed by skipd_stream_free. */
+/*
+ * Sends a request and returns when it was taken. An error means that nothing runs on; after SKIPD_DISCONNECTED the daemon may have begun.
+ * A deadline is the daemon's, from when the request came; against a daemon that hangs only skipd_stream_next has a timeout.
+ * Freed by skipd_stream_free.
+ */
 int skipd_send(const skipd_client *client, const skipd_request *request, skipd_stream **stream, skipd_error **error);
 
 /*

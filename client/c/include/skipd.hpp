@@ -4,8 +4,10 @@
 
 #include "skipd.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -23,6 +25,9 @@ public:
         : std::runtime_error(skipd_error_message(error)), code_(code), details_(skipd_error_details(error)) {
         if (const char *param = skipd_error_param(error)) param_ = param;
     }
+    // For an argument that this header refuses itself.
+    Error(int code, const std::string &param, const std::string &message)
+        : std::runtime_error(param + ": " + message), code_(code), param_(param), details_("{}") {}
     // One of SKIPD_…
     int code() const noexcept { return code_; }
     // Its name on the socket.
@@ -53,6 +58,18 @@ inline void check(int code, skipd_error *error) {
     if (code != SKIPD_OK) throw Error(code, error);
 }
 
+// Text for C, which would end at a NUL: refused, never cut.
+inline const char *c_text(const char *argument, const std::string &text) {
+    if (text.find('\0') != std::string::npos) throw Error(SKIPD_INVALID_REQUEST, argument, "holds a NUL, which C text cannot");
+    return text.c_str();
+}
+
+// Milliseconds for C: a time that has passed is 0, and one that does not fit the longest that does.
+template <class Number> Number milliseconds(std::chrono::milliseconds time) {
+    constexpr auto most = static_cast<long long>(std::numeric_limits<Number>::max());
+    return static_cast<Number>(std::clamp<long long>(time.count(), 0, most));
+}
+
 // Calls `function` with a place for its error behind the arguments; throws what it put there.
 template <class Function, class... Arguments> void call(Function function, Arguments... arguments) {
     skipd_error *error = nullptr;
@@ -80,10 +97,10 @@ public:
 
     explicit Stream(skipd_stream *handle) : handle_(handle) {}
 
-    // Waits for the next event, by default without end. Throws where the answer ended early or broke off.
+    // Waits for the next event, by default without end; a timeout of 0 or less only looks. Throws where the answer ended early or broke off.
     Event next(std::optional<std::chrono::milliseconds> timeout = std::nullopt) {
         Event event;
-        detail::call(skipd_stream_next, handle_.get(), timeout ? static_cast<int>(timeout->count()) : -1, &event.kind);
+        detail::call(skipd_stream_next, handle_.get(), timeout ? detail::milliseconds<int>(*timeout) : -1, &event.kind);
         std::size_t length = 0;
         const char *text = skipd_stream_text(handle_.get(), &length);
         event.text = std::string_view(text, length);
@@ -122,7 +139,7 @@ public:
     }
     static Request complete(const std::string &prompt) {
         skipd_request *handle = nullptr;
-        detail::call(skipd_complete, prompt.c_str(), &handle);
+        detail::call(skipd_complete, detail::c_text("prompt", prompt), &handle);
         return Request(handle);
     }
     static Request complete(const std::vector<std::uint32_t> &tokens) {
@@ -132,7 +149,7 @@ public:
     }
 
     Request &message(const std::string &role, const std::string &text) {
-        detail::call(skipd_request_message, handle_.get(), role.c_str(), text.c_str());
+        detail::call(skipd_request_message, handle_.get(), detail::c_text("role", role), detail::c_text("text", text));
         return *this;
     }
     Request &user(const std::string &text) { return message("user", text); }
@@ -141,19 +158,22 @@ public:
     // An option: a number, a flag or a text.
     template <class T> Request &set(const std::string &option, const T &value) {
         if constexpr (std::is_same_v<T, bool>) {
-            detail::call(skipd_request_set_bool, handle_.get(), option.c_str(), value);
+            detail::call(skipd_request_set_bool, handle_.get(), detail::c_text("option", option), value);
         } else if constexpr (std::is_integral_v<T>) {
-            detail::call(skipd_request_set_int, handle_.get(), option.c_str(), static_cast<std::int64_t>(value));
+            if constexpr (std::is_unsigned_v<T> && sizeof(T) == sizeof(std::int64_t)) {
+                if (value > static_cast<T>(std::numeric_limits<std::int64_t>::max())) return set_json(option, std::to_string(value));
+            }
+            detail::call(skipd_request_set_int, handle_.get(), detail::c_text("option", option), static_cast<std::int64_t>(value));
         } else if constexpr (std::is_floating_point_v<T>) {
-            detail::call(skipd_request_set_number, handle_.get(), option.c_str(), static_cast<double>(value));
+            detail::call(skipd_request_set_number, handle_.get(), detail::c_text("option", option), static_cast<double>(value));
         } else {
-            detail::call(skipd_request_set_text, handle_.get(), option.c_str(), std::string(value).c_str());
+            detail::call(skipd_request_set_text, handle_.get(), detail::c_text("option", option), detail::c_text("value", std::string(value)));
         }
         return *this;
     }
     // An option as JSON text: "stop", "response_format", "tools", …
     Request &set_json(const std::string &option, const std::string &value) {
-        detail::call(skipd_request_set_json, handle_.get(), option.c_str(), value.c_str());
+        detail::call(skipd_request_set_json, handle_.get(), detail::c_text("option", option), detail::c_text("value", value));
         return *this;
     }
     Request &max_tokens(int tokens) { return set("max_tokens", tokens); }
@@ -171,11 +191,11 @@ class Client {
 public:
     // Finds the socket.
     Client() : handle_(connect(nullptr)) {}
-    explicit Client(const std::string &socket) : handle_(connect(socket.c_str())) {}
+    explicit Client(const std::string &socket) : handle_(connect(detail::c_text("socket", socket))) {}
     // "system", "session", or an address.
     static Client bus(const std::string &address) {
         skipd_client *handle = nullptr;
-        detail::call(skipd_connect_bus, address.c_str(), &handle);
+        detail::call(skipd_connect_bus, detail::c_text("address", address), &handle);
         return Client(handle);
     }
 
@@ -186,14 +206,14 @@ public:
     }
 
     void wait_ready(std::chrono::milliseconds timeout) const {
-        detail::call(skipd_wait_ready, handle_.get(), static_cast<std::uint32_t>(timeout.count()));
+        detail::call(skipd_wait_ready, handle_.get(), detail::milliseconds<std::uint32_t>(timeout));
     }
     // As JSON.
     std::string status() const { return detail::json(skipd_status, handle_.get()); }
     std::string tables() const { return detail::json(skipd_tables, handle_.get()); }
     std::string tiers() const { return detail::json(skipd_tiers, handle_.get()); }
     std::string set_table(const std::string &phase, const std::string &selector, const std::string &options = "{}") const {
-        return detail::json(skipd_set_table, handle_.get(), phase.c_str(), selector.c_str(), options.c_str());
+        return detail::json(skipd_set_table, handle_.get(), detail::c_text("phase", phase), detail::c_text("selector", selector), detail::c_text("options", options));
     }
     std::string confirm() const { return detail::json(skipd_confirm, handle_.get()); }
     std::string revert() const { return detail::json(skipd_revert, handle_.get()); }
@@ -202,7 +222,7 @@ public:
     std::vector<std::uint32_t> tokenize(const std::string &text) const {
         std::uint32_t *tokens = nullptr;
         std::size_t count = 0;
-        detail::call(skipd_tokenize, handle_.get(), text.c_str(), &tokens, &count);
+        detail::call(skipd_tokenize, handle_.get(), detail::c_text("text", text), &tokens, &count);
         const auto free = [count](std::uint32_t *it) { skipd_tokens_free(it, count); };
         const std::unique_ptr<std::uint32_t, decltype(free)> owned(tokens, free);
         return std::vector<std::uint32_t>(tokens, tokens + count);

@@ -51,7 +51,7 @@ impl ErrorHandle {
     pub(crate) fn new(error: &Error) -> Self {
         Self {
             code: code(error.kind),
-            message: c_string(&error.message),
+            message: c_string(&error.to_string()),
             param: error.param.as_deref().map(c_string),
             details: c_string(&serde_json::to_string(&*error.details).unwrap_or_else(|_| "{}".into())),
         }

@@ -20,7 +20,10 @@ pub use generation::{Canceller, Generation};
 
 use crate::builder::{Chat, RequestBuilder, Text};
 use crate::protocol::error::Error;
-use crate::protocol::{JobStatus, ModelList, Phase, PhaseTable, Prompt, Ready, Selector, SetTableOptions, Status, TableShow, TierList};
+use crate::protocol::{
+    Activity, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Ready, Selector, SetTableOptions, Status,
+    TableShow, TierList,
+};
 use background::Background;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -149,6 +152,32 @@ impl Client {
     /// Lets running requests finish and takes no new ones; answers when idle.
     pub fn drain(&self) -> Result<(), Error> {
         self.background.wait(self.inner.drain())
+    }
+
+    /// The pinned prefixes.
+    pub fn prefixes(&self) -> Result<PrefixList, Error> {
+        self.background.wait(self.inner.prefixes())
+    }
+
+    /// Pins a prefix; answers when it is computed.
+    ///
+    /// # Errors
+    /// `CacheTooSmall` with the numbers where the pinned prefixes would take more than they may, `AccessDenied`.
+    pub fn pin_prefix(&self, prefix: &PinPrefix) -> Result<Prefix, Error> {
+        self.background.wait(self.inner.pin_prefix(prefix))
+    }
+
+    /// Drops a pinned prefix, and gives what it was.
+    ///
+    /// # Errors
+    /// `NotFound`, `AccessDenied`.
+    pub fn drop_prefix(&self, name: &str) -> Result<Prefix, Error> {
+        self.background.wait(self.inner.drop_prefix(name))
+    }
+
+    /// What the daemon is doing now.
+    pub fn activity(&self) -> Result<Activity, Error> {
+        self.background.wait(self.inner.activity())
     }
 
     /// Starts a job.

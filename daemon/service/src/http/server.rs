@@ -13,9 +13,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -31,6 +31,10 @@ struct Patience {
 const PATIENCE: Patience = Patience { head: Duration::from_secs(30), stall: Duration::from_secs(30) };
 /// At a stop, requests on their way in have this long to arrive; then only answers are waited for.
 const ARRIVAL: Duration = Duration::from_millis(200);
+/// So many clients at once are told that there is no room, the others just closed.
+const TURNED_AWAY: usize = 64;
+/// Bytes that are read of what such a client sends.
+const MAX_UNWANTED: u64 = 1 << 20;
 /// Request heads are small.
 const MAX_HEAD: usize = 32 * 1024;
 
@@ -88,7 +92,11 @@ async fn admit<D: Door>(patience: Patience, daemon: &Daemon, door: D, seats: &Se
                 connections.spawn(connection(patience, stream, peer, door.guard(), router.clone(), stop.clone(), seat));
             }
             None => {
-                connections.spawn(turn_away(stream));
+                tracing::debug!(user = peer.id(), "no room for a connection");
+                // Each of these takes a descriptor and a second at most.
+                if let Ok(turn) = seats.turned_away.clone().try_acquire_owned() {
+                    connections.spawn(turn_away(stream, turn));
+                }
             }
         }
     }
@@ -150,17 +158,24 @@ async fn connection(
     }
 }
 
-/// Tells a client that there is no room, without reading what it wants.
-async fn turn_away(mut stream: impl AsyncWrite + Unpin) {
+/// Tells a client that there is no room, whatever it wants.
+async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin, _turn: OwnedSemaphorePermit) {
     const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
         {\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":\"busy\"}}";
+    let tell = async {
+        stream.write_all(ANSWER.as_bytes()).await?;
+        stream.shutdown().await?;
+        // A socket that is closed with something unread resets, and its client sees that instead of the answer.
+        tokio::io::copy(&mut stream.take(MAX_UNWANTED), &mut tokio::io::sink()).await
+    };
     // Whoever does not take it in time is not told.
-    let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(ANSWER.as_bytes())).await;
+    let _ = tokio::time::timeout(Duration::from_secs(1), tell).await;
 }
 
 /// Room for connections: so many in all, and for one ordinary user a quarter of them, so that no user locks out the others.
 struct Seats {
     all: Arc<Semaphore>,
+    turned_away: Arc<Semaphore>,
     per_user: usize,
     taken: Arc<Mutex<HashMap<u32, usize>>>,
 }
@@ -174,7 +189,12 @@ struct Seat {
 
 impl Seats {
     fn new(all: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), per_user: all.div_ceil(4), taken: Arc::default() }
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
+            per_user: all.div_ceil(4),
+            taken: Arc::default(),
+        }
     }
 
     fn take(&self, uid: u32, administrator: bool) -> Option<Seat> {
