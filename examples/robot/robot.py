@@ -83,14 +83,18 @@ def report(end: skipd.Finished) -> None:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--socket", help="the daemon's socket (default: found as skipctl finds it)")
-    parser.add_argument("--lines", type=int, default=100, help="lines of the log, about 45 tokens each")
+    parser.add_argument("--lines", type=int, default=100, help="lines of the log, about 29 tokens each")
     parser.add_argument("--deadline", type=float, default=60.0, help="seconds an answer may take")
     options = parser.parse_args()
 
     client = skipd.AsyncClient(options.socket)
     await client.wait_ready()
     log = sensor_log(options.lines)
-    await drive(client, log, options.deadline)
+    try:
+        await drive(client, log, options.deadline)
+    except skipd.ContextOverflow as error:
+        print(f"[robot] the log is too long for the model ({error}): fewer --lines")
+        return
 
     # A control loop cannot wait: a deadline that no model keeps.
     print("[event] obstacle ahead")
