@@ -1,7 +1,8 @@
 """A thin client for skipd over its Unix socket: `AsyncClient` for asyncio, `Client` for everything else."""
 
 from ._blocking import BlockingGeneration, Client
-from ._client import AsyncClient, Options, find_socket
+from ._body import Options
+from ._client import AsyncClient, find_socket
 from ._errors import (
     AccessDenied,
     Busy,

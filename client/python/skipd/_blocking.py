@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
+import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Coroutine, Iterator, Sequence, TypeVar
 
-from ._client import AsyncClient, Message, Options, Phase, Selector
+from ._body import Options
+from ._client import AsyncClient, Message, Phase, Selector
+from ._errors import Cancelled
 from ._events import Answer, Event, Finished, Text
 from ._generation import Generation
 
@@ -19,11 +23,18 @@ T = TypeVar("T")
 
 
 class Client:
-    """skipd over its socket, for programs without an event loop. May be used by several threads. `close` it, or use `with`."""
+    """skipd over its socket, for programs without an event loop. May be used by several threads. `close` it, or use `with`.
 
-    def __init__(self, socket: str | os.PathLike[str] | None = None) -> None:
-        self._client = AsyncClient(socket)
+    `timeout` is that of `AsyncClient`.
+    """
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 30.0) -> None:
+        self._client = AsyncClient(socket, timeout=timeout)
         self._loop = asyncio.new_event_loop()
+        self._generations: weakref.WeakSet[Generation] = weakref.WeakSet()
+        # Held where work is given to the loop. Reentrant, for the collector may close a forgotten generation in the midst of it.
+        self._lock = threading.RLock()
+        self._closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="skipd", daemon=True)
         self._thread.start()
 
@@ -33,18 +44,24 @@ class Client:
         return self._client.socket
 
     def close(self) -> None:
-        """Ends the client's thread; what still runs is cancelled."""
-        if self._thread.is_alive():
-            self._wait(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Ends the client's thread; what still runs is cancelled, and later calls raise `Cancelled`. Once is enough, more do no harm."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            ended = asyncio.run_coroutine_threadsafe(self._end(list(self._generations)), self._loop)
+        ended.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
-    async def _end(self) -> None:
+    async def _end(self, generations: list[Generation]) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*others, *(generation.aclose() for generation in generations), return_exceptions=True)
+        # Connections close in the turn after they are told to.
+        await asyncio.sleep(0)
 
     def __enter__(self) -> Client:
         return self
@@ -53,21 +70,38 @@ class Client:
         self.close()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise Cancelled("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise Cancelled("the client was closed") from error
         except BaseException:
             # Ctrl-C while waiting: what was waited for ends too.
             future.cancel()
             raise
 
+    def _own(self, generation: Generation) -> BlockingGeneration:
+        with self._lock:
+            self._generations.add(generation)
+        return BlockingGeneration(self, generation)
+
+    def _cancel(self, generation: Generation) -> None:
+        # Not waited for: the collector may do this, on any thread.
+        with self._lock:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(generation._close)
+
     def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> BlockingGeneration:
         """A conversation: its messages, or what the user says. Nothing is sent before the result is read."""
-        return BlockingGeneration(self, self._client.chat(messages, **options))
+        return self._own(self._client.chat(messages, **options))
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> BlockingGeneration:
         """A text, or token ids, to be continued. Nothing is sent before the result is read."""
-        return BlockingGeneration(self, self._client.complete(prompt, **options))
+        return self._own(self._client.complete(prompt, **options))
 
     def status(self) -> dict[str, Any]:
         """What the daemon is and does."""
@@ -82,7 +116,7 @@ class Client:
         return self._wait(self._client.ready())
 
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Waits until the daemon serves."""
+        """Waits until the daemon serves, also for one that is not there yet."""
         self._wait(self._client.wait_ready(timeout))
 
     def tokenize(self, text: str) -> list[int]:
@@ -116,13 +150,17 @@ class Client:
 
 
 class BlockingGeneration:
-    """One request, read by one thread: an iterator of events, `text()`, or `answer()`. `close` cancels it, from any thread."""
+    """One request, read once by one thread: an iterator of events, `text()`, or `answer()`. `close` cancels it, from any thread.
+
+    So does dropping it, which in CPython a loop left early does at once.
+    """
 
     def __init__(self, client: Client, generation: Generation) -> None:
         self._client = client
         self._generation = generation
 
     def __iter__(self) -> Iterator[Event]:
+        aiter(self._generation)
         return self
 
     def __next__(self) -> Event:
@@ -142,12 +180,12 @@ class BlockingGeneration:
                     raise event.error
 
     def answer(self) -> Answer:
-        """The whole answer; an early end raises its error."""
+        """The whole answer. An early end raises its error, with the `text` so far and the `usage`, as far as known, in its `details`."""
         return self._client._wait(self._generation.answer())
 
     def close(self) -> None:
         """Cancels the request, if it still runs."""
-        self._client._wait(self._generation.aclose())
+        self._client._cancel(self._generation)
 
     def __enter__(self) -> BlockingGeneration:
         self._client._wait(self._generation.start())
@@ -158,6 +196,7 @@ class BlockingGeneration:
 
 
 async def _next_or_none(generation: Generation) -> Event | None:
-    async for event in generation:
-        return event
-    return None
+    try:
+        return await generation.__anext__()
+    except StopAsyncIteration:
+        return None

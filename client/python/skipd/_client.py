@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import socket as sockets
-from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, Union
 
-from ._errors import Draining, NotReady, ProtocolError, Unreachable
+from ._body import Options, encode, positive, request
+from ._errors import Busy, Disconnected, Draining, InvalidRequest, NotReady, ProtocolError, Unreachable
 from ._generation import Generation, refusal
 from ._http import Exchange
 
@@ -21,41 +22,8 @@ Phase = Literal["prefill", "decode"]
 Selector = Union[str, Sequence[Sequence[float]], Mapping[str, Any]]
 
 
-class Options(TypedDict, total=False):
-    """How to generate; what is left out takes the model's default. docs/interfaces.md has the limits."""
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    seed: int
-    stop: str | list[str]
-    frequency_penalty: float
-    presence_penalty: float
-    logit_bias: dict[str, float]
-    response_format: dict[str, Any]
-    structured_outputs: dict[str, Any]
-    tools: list[dict[str, Any]]
-    tool_choice: str | dict[str, Any]
-    parallel_tool_calls: bool
-    #: This many most likely tokens beside the drawn one.
-    logprobs: int
-    ignore_eos: bool
-    skip_special_tokens: bool
-    model: str
-    #: Scheduling class: "background", "interactive" or "control".
-    priority: str
-    #: Give up after this many seconds.
-    deadline: float
-    prefix_reuse: bool
-    #: Tables of this request alone, for those who may set tables: {"prefill": …, "decode": …}.
-    tables: dict[str, Any]
-    #: Further fields of the body, as they are.
-    extra: dict[str, Any]
-
-
-_OWN = ("priority", "prefix_reuse", "tables")
+#: What a generation with a deadline waits beyond it, in seconds, for a daemon that says nothing.
+_GRACE = 5.0
 
 
 def find_socket() -> str:
@@ -78,23 +46,36 @@ def find_socket() -> str:
 
 
 class AsyncClient:
-    """skipd over its socket, for asyncio. It holds no connection: each request opens its own."""
+    """skipd over its socket, for asyncio. It holds no connection: each request opens its own.
 
-    def __init__(self, socket: str | os.PathLike[str] | None = None) -> None:
-        #: The socket's path.
-        self.socket = os.fspath(socket) if socket is not None else find_socket()
+    `timeout` is how many seconds a call waits for its answer before it is `Unreachable`, `None` for ever. A generation is as long as it is:
+    its `deadline` limits it, and 5 s later this side gives up too, with `Deadline`.
+    """
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 30.0) -> None:
+        self._found = os.fspath(socket) if socket is not None else None
+        self._timeout = None if timeout is None else positive(timeout, "timeout")
+
+    @property
+    def socket(self) -> str:
+        """The socket's path: as given, or found when first needed, for the daemon may start later."""
+        if self._found is None:
+            self._found = find_socket()
+        return self._found
 
     def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Generation:
         """A conversation: its messages, or what the user says. Nothing is sent before the result is awaited or iterated."""
         said = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-        body = _body({"messages": said}, options)
-        if "logprobs" in body:
-            body["logprobs"], body["top_logprobs"] = True, body["logprobs"]
-        return Generation(self.socket, "/v1/chat/completions", body)
+        return self._generation("/v1/chat/completions", {"messages": said}, options)
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
         """A text, or token ids, to be continued. Nothing is sent before the result is awaited or iterated."""
-        return Generation(self.socket, "/v1/completions", _body({"prompt": prompt if isinstance(prompt, str) else list(prompt)}, options))
+        return self._generation("/v1/completions", {"prompt": prompt if isinstance(prompt, str) else list(prompt)}, options)
+
+    def _generation(self, route: str, said: dict[str, Any], options: Options) -> Generation:
+        body = request(said, options)
+        deadline = options.get("deadline")
+        return Generation(lambda: self.socket, route, body, None if deadline is None else float(deadline) + _GRACE)
 
     async def status(self) -> dict[str, Any]:
         """What the daemon is and does."""
@@ -106,19 +87,39 @@ class AsyncClient:
 
     async def ready(self) -> dict[str, Any]:
         """`state`, `progress` and `reason`."""
-        return _json((await self._raw("GET", "/ready"))[1])
+        return await self._ready(self._timeout)
+
+    async def _ready(self, limit: float | None) -> dict[str, Any]:
+        status, answer = await self._raw("GET", "/ready", None, limit)
+        ready = _json(answer)
+        if "state" not in ready:
+            raise refusal(status, answer)
+        return ready
 
     async def wait_ready(self, timeout: float = 60.0) -> None:
-        """Waits until the daemon serves; raises `NotReady` after `timeout` seconds, or at once where it failed."""
-        end = asyncio.get_running_loop().time() + timeout
-        while (ready := await self.ready())["state"] != "ready":
-            if ready["state"] == "failed":
-                raise NotReady(f"the daemon has failed: {ready.get('reason', '')}")
-            if ready["state"] == "draining":
-                raise Draining("the daemon is draining")
-            if asyncio.get_running_loop().time() >= end:
-                raise NotReady(f"still {ready['state']} after {timeout} s")
-            await asyncio.sleep(0.05)
+        """Waits until the daemon serves, also for one that is not there yet or hangs.
+
+        Raises `NotReady`, or what the last try ran into (`Unreachable`), after `timeout` seconds, and `NotReady` or `Draining` at once where
+        the daemon has failed or is about to end.
+        """
+        now = asyncio.get_running_loop().time
+        end = now() + positive(timeout, "timeout")
+        while True:
+            try:
+                ready = await self._ready(max(end - now(), 0.001))
+            except (Busy, Disconnected, Unreachable):
+                if now() >= end:
+                    raise
+            else:
+                if ready["state"] == "ready":
+                    return
+                if ready["state"] == "failed":
+                    raise NotReady(f"the daemon has failed: {ready.get('reason', '')}")
+                if ready["state"] == "draining":
+                    raise Draining("the daemon is draining")
+                if now() >= end:
+                    raise NotReady(f"still {ready['state']} after {timeout} s")
+            await asyncio.sleep(min(0.05, max(end - now(), 0.0)))
 
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a text, as it is."""
@@ -135,6 +136,8 @@ class AsyncClient:
     async def set_table(self, phase: Phase, selector: Selector, *, persist: bool = False, confirm_within: float | None = None,
                         force: bool = False) -> dict[str, Any]:
         """Puts a table in force for new requests; `confirm_within` seconds it goes back by itself unless confirmed."""
+        if phase not in ("prefill", "decode"):
+            raise InvalidRequest(f"must be 'prefill' or 'decode', not {phase!r}", param="phase")
         body: dict[str, Any] = {"selector": selector, "persist": persist, "force": force}
         if confirm_within is not None:
             body["confirm_within"] = confirm_within
@@ -152,13 +155,14 @@ class AsyncClient:
         """Reads all table files again."""
         return await self._call("POST", "/skipd/v1/tables/reload")
 
-    async def _raw(self, method: str, route: str, body: Any = None) -> tuple[int, bytes]:
-        data = b"" if body is None else json.dumps(body).encode()
-        async with await Exchange.start(self.socket, method, route, data) as exchange:
+    async def _raw(self, method: str, route: str, body: dict[str, Any] | None, limit: float | None) -> tuple[int, bytes]:
+        data = b"" if body is None else encode(body, body)
+        async with await Exchange.open(self.socket, limit) as exchange:
+            await exchange.send(method, route, data)
             return exchange.status, await exchange.body()
 
-    async def _call(self, method: str, route: str, body: Any = None) -> dict[str, Any]:
-        status, answer = await self._raw(method, route, body)
+    async def _call(self, method: str, route: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        status, answer = await self._raw(method, route, body, self._timeout)
         if not 200 <= status < 300:
             raise refusal(status, answer)
         return _json(answer)
@@ -172,19 +176,3 @@ def _json(answer: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError("the answer is no object")
     return value
-
-
-def _body(body: dict[str, Any], options: Options) -> dict[str, Any]:
-    """A request's body. A misspelt option is a TypeError: the daemon would take it for a field it may ignore."""
-    given: dict[str, Any] = {**options}
-    unknown = given.keys() - Options.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unknown option {sorted(unknown)[0]!r}; `extra` takes further fields")
-    own = {name: given.pop(name) for name in _OWN if name in given}
-    if "deadline" in given:
-        own["deadline_ms"] = max(1, round(given.pop("deadline") * 1000))
-    extra = given.pop("extra", {})
-    body |= {"model": "default", "stream": True, "stream_options": {"include_usage": True}} | given | extra
-    if own:
-        body["skipd"] = own | body.get("skipd", {})
-    return body

@@ -16,7 +16,7 @@ class SkipdError(Exception):
         self.message = message
         #: The field at fault, if one is.
         self.param = param
-        #: Numbers: the counts of an overflow, `retry_after_s` of a busy daemon.
+        #: Numbers: the counts of an overflow, `retry_after_s` of a busy daemon; of an early end the `usage`, and from `answer` the `text` so far.
         self.details = details or {}
         if code is not None:
             self.code = code

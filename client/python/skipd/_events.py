@@ -89,8 +89,12 @@ class Collected:
             raise event.error
         else:
             calls = [call for _, call in sorted(self._calls.items())]
-            return Answer("".join(self._text), event.reason, event.usage, calls, self._logprobs)
+            return Answer(self.text(), event.reason, event.usage, calls, self._logprobs)
         return None
+
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._text)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
@@ -163,7 +167,7 @@ class EventParser:
 
 def _early_end(error: SkipdError) -> Finished:
     """An error that carries the counts ends a request; without them it is the error alone."""
-    usage = error.details.pop("usage", None)
+    usage = error.details.get("usage")
     if usage is None:
         raise error
     return Finished(_REASONS.get(error.code, "error"), usage, error)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import TracebackType
-from typing import AsyncIterator
 
-from ._errors import Disconnected, ProtocolError, Unreachable
+from ._errors import Disconnected, ProtocolError, SkipdError, Unreachable
 
 #: Longest line or head of an answer.
 _MAX_LINE = 1 << 20
@@ -20,43 +20,62 @@ class Exchange:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._headers: dict[str, str] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        #: What a broken connection means, where this side has given up.
+        self._late: SkipdError | None = None
+        self._chunked = False
+        self._left = 0
         self.status = 0
 
     @classmethod
-    async def start(cls, path: str, method: str, route: str, body: bytes) -> Exchange:
-        """Sends a request and waits for the head of its answer."""
+    async def open(cls, path: str, limit: float | None, late: type[SkipdError] = Unreachable) -> Exchange:
+        """Connects. An exchange that takes longer than `limit` seconds in all is given up with a `late`."""
         try:
             reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE)
         except OSError as error:
             raise Unreachable(f"no skipd answers at {path}: {error.strerror or error}") from error
         exchange = cls(reader, writer)
-        try:
-            head = f"{method} {route} HTTP/1.1\r\nhost: skipd\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-            await exchange._send(head.encode() + body)
-            await exchange._read_head()
-        except BaseException:
-            exchange.close()
-            raise
+        if limit is not None:
+            exchange._timer = exchange._loop.call_later(limit, exchange._give_up, late(f"skipd did not answer within {limit:.3g} s"))
         return exchange
 
+    async def send(self, method: str, route: str, body: bytes) -> None:
+        """Sends the request and waits for the head of its answer."""
+        head = f"{method} {route} HTTP/1.1\r\nhost: skipd\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
+        try:
+            await self._writer.drain()
+        except OSError:
+            # A refusal may come before everything is sent: it is read below.
+            pass
+        await self._read_head()
+
     def close(self) -> None:
-        """Hangs up at once."""
+        """Hangs up at once. Only on the loop's thread."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._writer.transport.abort()
+
+    def drop(self) -> None:
+        """Hangs up as soon as the loop runs on. From any thread, also where the loop has ended."""
+        if not self._writer.transport.is_closing():
+            try:
+                self._loop.call_soon_threadsafe(self.close)
+            except RuntimeError:
+                # The loop is closed, and the transport with it only when it is told.
+                with contextlib.suppress(RuntimeError):
+                    self.close()
+
+    def _give_up(self, late: SkipdError) -> None:
+        self._late = late
+        self.close()
 
     async def __aenter__(self) -> Exchange:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    async def _send(self, data: bytes) -> None:
-        self._writer.write(data)
-        try:
-            await self._writer.drain()
-        except ConnectionError:
-            # A refusal may come before everything is sent: it is read below.
-            pass
 
     async def _read_head(self) -> None:
         head = await self._until(b"\r\n\r\n")
@@ -67,45 +86,48 @@ class Exchange:
         self.status = int(rest[:3])
         for line in lines:
             name, _, value = line.partition(":")
-            self._headers[name.strip().lower()] = value.strip()
+            if name.strip().lower() == "transfer-encoding":
+                self._chunked = "chunked" in value
+            elif name.strip().lower() == "content-length":
+                self._left = _size(value, 10)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
-        if "chunked" in self._headers.get("transfer-encoding", ""):
-            while size := await self._chunk_size():
-                yield (await self._exactly(size + 2))[:-2]
-        elif left := int(self._headers.get("content-length", "0")):
-            yield await self._exactly(left)
+    async def piece(self) -> bytes:
+        """More of the body, as it comes; empty at its end."""
+        if self._chunked:
+            size = _size((await self._until(b"\r\n")).split(b";")[0].decode("latin-1"), 16)
+            return (await self._exactly(size + 2))[:-2]
+        left, self._left = self._left, 0
+        return await self._exactly(left)
 
     async def body(self) -> bytes:
         """The whole body."""
         whole = bytearray()
-        async for piece in self.pieces():
+        while piece := await self.piece():
             whole += piece
             if len(whole) > _MAX_BODY:
                 raise ProtocolError(f"the answer is longer than {_MAX_BODY} bytes")
         return bytes(whole)
-
-    async def _chunk_size(self) -> int:
-        line = await self._until(b"\r\n")
-        try:
-            size = int(line.split(b";")[0], 16)
-        except ValueError as error:
-            raise ProtocolError("the answer is not HTTP") from error
-        if size > _MAX_BODY:
-            raise ProtocolError(f"a piece is longer than {_MAX_BODY} bytes")
-        return size
 
     async def _until(self, end: bytes) -> bytes:
         try:
             return await self._reader.readuntil(end)
         except asyncio.LimitOverrunError as error:
             raise ProtocolError(f"a line of the answer is longer than {_MAX_LINE} bytes") from error
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise Disconnected("the daemon closed the connection") from error
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise self._late or Disconnected("the daemon closed the connection") from error
 
     async def _exactly(self, size: int) -> bytes:
         try:
             return await self._reader.readexactly(size)
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise Disconnected("the daemon closed the connection") from error
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise self._late or Disconnected("the daemon closed the connection") from error
+
+
+def _size(digits: str, base: int) -> int:
+    try:
+        size = int(digits, base)
+    except ValueError as error:
+        raise ProtocolError("the answer is not HTTP") from error
+    if not 0 <= size <= _MAX_BODY:
+        raise ProtocolError(f"a piece is longer than {_MAX_BODY} bytes")
+    return size

@@ -1,13 +1,17 @@
 """The package against a daemon made of canned bytes:  python -m unittest discover client/python/tests"""
 
 import asyncio
+import contextlib
+import gc
 import json
 import os
 import pathlib
 import sys
 import tempfile
 import threading
+import time
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import skipd
@@ -55,7 +59,7 @@ class Fake:
         self.tasks.append(asyncio.current_task())
         try:
             await self.talk(reader, writer)
-        except ConnectionError:
+        except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
@@ -73,6 +77,21 @@ class Fake:
             except ConnectionError:
                 pass
             self.gone.set()
+
+
+@contextlib.contextmanager
+def by_references_alone(test):
+    """Without the collector, and where no finalizer may fail."""
+    failed, hook = [], sys.unraisablehook
+    sys.unraisablehook = lambda what: failed.append(str(what.exc_value))
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
+        sys.unraisablehook = hook
+    test.assertEqual(failed, [])
 
 
 class Streams(unittest.IsolatedAsyncioTestCase):
@@ -119,8 +138,26 @@ class Streams(unittest.IsolatedAsyncioTestCase):
             *_, last = [event async for event in client.chat("hi")]
             self.assertEqual((last.reason, last.usage), ("deadline", {"total_tokens": 4}))
             self.assertIsInstance(last.error, skipd.Deadline)
-            with self.assertRaises(skipd.Deadline):
+            with self.assertRaises(skipd.Deadline) as caught:
                 await client.chat("hi")
+            self.assertEqual(caught.exception.details, {"usage": {"total_tokens": 4}, "text": "Hel"})
+
+    async def test_a_request_is_read_once(self):
+        async with Fake(sse(HELLO)) as fake:
+            client = skipd.AsyncClient(fake.path)
+            read = client.chat("hi")
+            self.assertEqual((await read).text, "Hellö")
+            begun = client.chat("hi")
+            await anext(begun)
+            for again in (read.answer, read.start, lambda: anext(read.text()), begun.answer):
+                with self.assertRaisesRegex(skipd.InvalidRequest, "one call of chat.. or complete.. is one request"):
+                    await again()
+            with self.assertRaises(skipd.InvalidRequest):
+                aiter(read)
+            with self.assertRaises(StopAsyncIteration):
+                await anext(read)
+            both = await asyncio.gather(*(anext(begun) for _ in range(2)), return_exceptions=True)
+            self.assertEqual((both[0], str(both[1])), (skipd.Text("lö"), "another task reads this request"))
 
     async def test_what_is_not_the_protocol_is_an_error(self):
         for pieces in ([b"SSH-2.0-OpenSSH\r\n\r\n"], sse(["[DONE]"]), sse(["{"]), sse(["[]"])):
@@ -151,6 +188,47 @@ class Errors(unittest.IsolatedAsyncioTestCase):
     async def test_a_misspelt_option_is_a_type_error(self):
         with self.assertRaisesRegex(TypeError, "max_tokns"):
             skipd.AsyncClient("/nonexistent/s").chat("hi", max_tokns=3)
+
+    def test_a_value_that_is_none_is_an_error_that_names_the_option(self):
+        client = skipd.AsyncClient("/nonexistent/s")
+        for options, param in [
+            ({"temperature": float("nan")}, "temperature"), ({"top_p": float("inf")}, "top_p"), ({"stop": ["\ud83d"]}, "stop"),
+            ({"response_format": {1, 2}}, "response_format"), ({"tables": {"prefill": [[1, float("nan")]]}}, "tables"),
+            ({"deadline": "5s"}, "deadline"), ({"deadline": float("nan")}, "deadline"), ({"deadline": float("inf")}, "deadline"),
+            ({"deadline": 0}, "deadline"), ({"deadline": -1.5}, "deadline"), ({"deadline": True}, "deadline"),
+            ({"extra": {"stream": False}}, "extra"), ({"extra": {"x": float("nan")}}, "extra"), ({"extra": 3}, "extra"),
+            ({"extra": {"skipd": 3}}, "extra.skipd"),
+        ]:
+            with self.subTest(options), self.assertRaisesRegex(skipd.InvalidRequest, param) as caught:
+                client.chat("hi", **options)
+            self.assertEqual(caught.exception.param, param)
+        for work, param in [(lambda: client.chat("\udc80"), "messages"), (lambda: client.complete("\udc80"), "prompt"),
+                            (lambda: skipd.AsyncClient("s", timeout=0), "timeout")]:
+            with self.assertRaises(skipd.InvalidRequest) as caught:
+                work()
+            self.assertEqual(caught.exception.param, param)
+
+    async def test_options_that_are_none_are_left_out_and_logprobs_may_be_a_bool(self):
+        async with Fake(sse(HELLO)) as fake:
+            client = skipd.AsyncClient(fake.path)
+            await client.chat("hi", deadline=None, temperature=None, priority=None, logprobs=None, extra={"skipd": None})
+            await client.chat("hi", logprobs=False)
+            await client.chat("hi", logprobs=True)
+            await client.complete("hi", logprobs=True)
+            bare, off, on, plain = [body for _, body in fake.requests]
+        self.assertEqual(bare.keys(), {"messages", "model", "stream", "stream_options"})
+        self.assertNotIn("logprobs", off)
+        self.assertEqual((on["logprobs"], on["top_logprobs"], plain["logprobs"]), (True, 0, 0))
+
+    async def test_what_goes_into_a_path_or_a_body_is_checked_first(self):
+        async with Fake(answer(200, "{}")) as fake:
+            client = skipd.AsyncClient(fake.path)
+            for work, param in [(client.set_table("decode HTTP/1.1\r\nx: ", "50%"), "phase"), (client.tokenize("\udc80"), "text"),
+                                (client.set_table("decode", "50%", confirm_within=float("nan")), "confirm_within")]:
+                with self.assertRaises(skipd.InvalidRequest) as caught:
+                    await work
+                self.assertEqual(caught.exception.param, param)
+            self.assertEqual(fake.requests, [])
 
     def test_codes_are_those_of_the_protocol(self):
         source = (pathlib.Path(__file__).parents[2] / "src/protocol/error.rs").read_text()
@@ -184,6 +262,65 @@ class Cancelling(unittest.IsolatedAsyncioTestCase):
             await asyncio.wait_for(fake.gone.wait(), 5)
 
 
+    async def test_a_loop_left_early_hangs_up_at_once(self):
+        async def events(client):
+            async for _ in client.chat("hi"):
+                break
+
+        async def text(client):
+            async for _ in client.chat("hi").text():
+                break
+
+        for leave in (events, text):
+            async with Fake(sse(HELLO)[:3], hold=True) as fake:
+                with by_references_alone(self):
+                    await leave(skipd.AsyncClient(fake.path))
+                    await asyncio.wait_for(fake.gone.wait(), 5)
+
+    async def test_closing_while_the_daemon_has_not_answered_hangs_up(self):
+        async with Fake([], hold=True) as fake:
+            running = skipd.AsyncClient(fake.path).chat("hi")
+            reading = asyncio.ensure_future(running.answer())
+            await asyncio.sleep(0.05)
+            await running.aclose()
+            with self.assertRaises(skipd.Cancelled):
+                await reading
+            await asyncio.wait_for(fake.gone.wait(), 5)
+
+
+class Limits(unittest.IsolatedAsyncioTestCase):
+    async def test_a_silent_daemon_is_not_waited_for(self):
+        async with Fake([], hold=True) as fake:
+            begun = time.monotonic()
+            with self.assertRaisesRegex(skipd.Unreachable, "within 0.1 s"):
+                await skipd.AsyncClient(fake.path, timeout=0.1).status()
+            with self.assertRaises(skipd.Unreachable):
+                await skipd.AsyncClient(fake.path).wait_ready(0.1)
+            self.assertLess(time.monotonic() - begun, 5)
+
+    async def test_a_daemon_that_starts_later_is_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, XDG_RUNTIME_DIR=folder, SKIPD_SOCKET=""):
+            client = skipd.AsyncClient()
+            with self.assertRaises(skipd.Unreachable):
+                await client.wait_ready(0.1)
+            waiting = asyncio.ensure_future(client.wait_ready(10))
+            await asyncio.sleep(0.1)
+            self.assertFalse(waiting.done())
+            loading = answer(503, '{"state": "loading", "progress": 0.5, "reason": ""}')
+            async with Fake(loading, answer(200, '{"state": "ready"}')) as fake:
+                os.symlink(fake.path, os.path.join(folder, "skipd.sock"))
+                await waiting
+                self.assertEqual(len(fake.requests), 2)
+
+    async def test_a_deadline_holds_where_the_daemon_is_silent(self):
+        for pieces, details in ((2, {"text": "Hel"}), (0, {})):
+            async with Fake(sse(HELLO[1:])[:pieces], hold=True) as fake:
+                with mock.patch("skipd._client._GRACE", 0.1), self.assertRaises(skipd.Deadline) as caught:
+                    await skipd.AsyncClient(fake.path).chat("hi", deadline=0.05)
+                self.assertEqual(caught.exception.details, details)
+                await asyncio.wait_for(fake.gone.wait(), 5)
+
+
 class Blocking(unittest.IsolatedAsyncioTestCase):
     async def test_it_answers_iterates_and_raises(self):
         def work(path):
@@ -205,7 +342,8 @@ class Blocking(unittest.IsolatedAsyncioTestCase):
                 threading.Timer(0.05, running.close).start()
                 with self.assertRaises(skipd.Cancelled):
                     next(running)
-                self.assertEqual(list(running), [])
+                with self.assertRaises(StopIteration):
+                    next(running)
         async with Fake(sse(HELLO)[:3], hold=True) as fake:
             await asyncio.to_thread(work, fake.path)
             await asyncio.wait_for(fake.gone.wait(), 5)
@@ -216,9 +354,41 @@ class Blocking(unittest.IsolatedAsyncioTestCase):
             waiting = asyncio.ensure_future(asyncio.to_thread(lambda: list(client.chat("hi"))))
             await asyncio.sleep(0.05)
             await asyncio.to_thread(client.close)
-            with self.assertRaises(BaseException):
+            with self.assertRaisesRegex(skipd.Cancelled, "client was closed"):
                 await waiting
             await asyncio.wait_for(fake.gone.wait(), 5)
+
+    async def test_closing_the_client_cancels_what_nobody_reads_and_later_calls_say_so(self):
+        async with Fake(sse(HELLO)[:3], hold=True) as fake:
+            with by_references_alone(self):
+                client = skipd.Client(fake.path)
+                idle = client.chat("hi")
+                await asyncio.to_thread(next, idle)
+                await asyncio.to_thread(client.close)
+                await asyncio.wait_for(fake.gone.wait(), 5)
+                for work in (lambda: next(idle), client.status, client.chat("hi").answer):
+                    with self.assertRaisesRegex(skipd.Cancelled, "client is closed"):
+                        work()
+                idle.close()
+                client.close()
+                del idle
+
+    async def test_a_loop_left_early_hangs_up_at_once(self):
+        def events(client):
+            for _ in client.chat("hi"):
+                break
+
+        def text(client):
+            for _ in client.chat("hi").text():
+                break
+
+        for leave in (events, text):
+            async with Fake(sse(HELLO)[:3], hold=True) as fake:
+                client = skipd.Client(fake.path)
+                with by_references_alone(self):
+                    await asyncio.to_thread(leave, client)
+                    await asyncio.wait_for(fake.gone.wait(), 5)
+                await asyncio.to_thread(client.close)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,13 @@
 """The skipd package against the real daemon:  python_client.py SOCKET"""
 import asyncio
+import os
+import pathlib
+import signal
+import socket
+import struct
 import sys
 import threading
+import time
 
 import skipd
 
@@ -20,9 +26,10 @@ async def running(client):
     return (await client.status())["queue"]["running"]
 
 
-async def begun_and_ended(client, work):
+async def begun_and_ended(client, work, begun=True):
     """Waits until the daemon runs a request, lets `work` go away, and waits until the daemon has ended it: long before its 4000 tokens."""
-    await until("it runs", lambda: _is(running(client), 1))
+    if begun:
+        await until("it runs", lambda: _is(running(client), 1))
     await work()
     await until("the daemon has ended it", lambda: _is(running(client), 0))
     cache = (await client.status())["cache"]
@@ -88,8 +95,20 @@ async def asynchronous(path):
     await events.start()
     await begun_and_ended(client, leave)
 
+    for leave_early in (leave_events, leave_text):
+        await leave_early(client, long)
+        await begun_and_ended(client, lambda: asyncio.sleep(0), begun=False)
+
     *_, last = [event async for event in client.complete("Once upon a time", deadline=0.2, **long)]
     assert last.reason == "deadline" and isinstance(last.error, skipd.Deadline) and last.usage["prompt_tokens"] > 0, last
+    try:
+        await client.complete("Once upon a time", deadline=1.0, **long)
+        raise AssertionError("no deadline")
+    except skipd.Deadline as error:
+        assert error.details["text"] and error.details["usage"]["completion_tokens"] > 0, error.details
+    assert (await client.chat(QUESTION, max_tokens=2, logprobs=True)).logprobs
+    assert (await client.complete("Once", max_tokens=2, logprobs=True)).logprobs
+    await hung(path)
 
     table = await client.set_table("prefill", [[64, 50]], confirm_within=60)
     assert table["rows"] == [[64, 50.0]] and table["pending"], table
@@ -99,6 +118,42 @@ async def asynchronous(path):
     await client.revert()
     assert (await client.tables())["prefill"]["rows"] is None
     assert "50%" in str(await client.tiers())
+
+
+async def leave_events(client, options):
+    async for _ in client.complete("Once upon a time", **options):
+        break
+
+
+async def leave_text(client, options):
+    async for _ in client.complete("Once upon a time", **options).text():
+        break
+
+
+async def stopped(daemon):
+    states = [stat.read_text().rsplit(")", 1)[1].split()[0] for stat in pathlib.Path(f"/proc/{daemon}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
+async def hung(path):
+    """A daemon that hangs is given up in time, and serves again when it goes on."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(path)
+        daemon, *_ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    os.kill(daemon, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        await until("all its threads have stopped", lambda: stopped(daemon))
+        for work in (lambda: skipd.AsyncClient(path).wait_ready(0.3), skipd.AsyncClient(path, timeout=0.3).tables):
+            try:
+                await work()
+                raise AssertionError("a stopped process has answered")
+            except skipd.Unreachable:
+                pass
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    await skipd.AsyncClient(path).wait_ready(10)
 
 
 async def _is(value, expected):
@@ -122,6 +177,20 @@ def synchronous(path):
             for _ in long:
                 pass
             raise AssertionError("a closed request went on")
+        except skipd.Cancelled:
+            pass
+
+        # A loop that is left, and a client that is closed while nobody reads: the daemon ends both requests.
+        for _ in client.complete("Once upon a time", max_tokens=4000, ignore_eos=True):
+            break
+        asyncio.run(begun_and_ended(skipd.AsyncClient(path), lambda: asyncio.sleep(0), begun=False))
+        idle = client.complete("Once upon a time", max_tokens=4000, ignore_eos=True)
+        next(idle)
+    asyncio.run(begun_and_ended(skipd.AsyncClient(path), lambda: asyncio.sleep(0), begun=False))
+    for call in (lambda: next(idle), client.status):
+        try:
+            call()
+            raise AssertionError("a closed client has answered")
         except skipd.Cancelled:
             pass
 
