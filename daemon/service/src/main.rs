@@ -3,7 +3,7 @@
 use clap::Parser;
 use skipd::config::{Cli, Config};
 use skipd::{model, process, qualify, renderer};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::time::Instant;
 use tracing_subscriber::EnvFilter;
@@ -26,7 +26,9 @@ fn main() -> ExitCode {
         Err(error) => return fail(&format!("--log: {error}"), 2),
     };
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).with_target(false).init();
+    // A log that cannot be written (a full disk, a reader that is gone) is no reason to stop serving, and to say so there would panic.
+    let log = tracing_subscriber::fmt().log_internal_errors(false).with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(colours).with_target(false).init();
     // The engine has its own threads; these carry sockets and the bus.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build();
     let runtime = match runtime {
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
-    eprintln!("skipd: {error}");
+    // Nobody may be there to read it; the exit code says the rest.
+    let _ = writeln!(std::io::stderr(), "skipd: {error}");
     ExitCode::from(code)
 }

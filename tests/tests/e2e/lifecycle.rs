@@ -235,3 +235,11 @@ fn it_is_ready_soon_after_it_starts() {
     println!("speed: ready {} ms after the start of the process (best of 3; bound {bound} ms)", best.as_millis());
     assert!(best < Duration::from_millis(bound), "{best:?}");
 }
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let full = ["sh", "-c", "exec \"$0\" \"$@\" 2>/dev/full"].map(str::to_owned).to_vec();
+    let daemon = Daemon::start(Options { wrapper: full, ..Options::default() }.flags(&["--log", "debug"])).unwrap();
+    let answer = daemon.http().post(TEXT, json!({"prompt": "Once upon a time", "max_tokens": 8, "ignore_eos": true}).to_string()).unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+}

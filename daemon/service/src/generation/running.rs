@@ -85,7 +85,7 @@ pub struct Running {
 
 impl Running {
     pub(super) fn submit(daemon: Arc<Daemon>, model: Arc<Model>, plan: Plan) -> Result<Self, Error> {
-        let log = Log::begin(plan.request.client.0, plan.request.priority);
+        let (uid, priority) = (plan.request.client.0, plan.request.priority);
         let generation = model.engine.submit(plan.request).map_err(|error| refusal(error, plan.steered_by))?;
         Ok(Self {
             assembler: Assembler::new(model.text.clone(), plan.skip_special, &plan.stops, plan.wants_logprobs),
@@ -98,7 +98,8 @@ impl Running {
             ready: VecDeque::new(),
             taken: 0,
             stage: Stage::Tokens,
-            log,
+            // What was refused never began.
+            log: Log::begin(uid, priority),
             _name: daemon.names.enter(generation.id, plan.id),
             daemon,
         })

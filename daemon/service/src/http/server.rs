@@ -160,8 +160,8 @@ async fn connection(
 
 /// Tells a client that there is no room, whatever it wants.
 async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin, _turn: OwnedSemaphorePermit) {
-    const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
-        {\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":\"busy\"}}";
+    const ANSWER: &str = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
+        {\"error\":{\"message\":\"too many connections\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"busy\",\"details\":{\"retry_after_s\":1}}}";
     let tell = async {
         stream.write_all(ANSWER.as_bytes()).await?;
         stream.shutdown().await?;

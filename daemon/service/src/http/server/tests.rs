@@ -160,7 +160,7 @@ async fn a_connection_beyond_the_limit_is_told() {
     for wanted in ["", "GET /health HTTP/1.1\r\n\r\n", &wanted] {
         let extra = served.send(wanted.as_bytes()).await;
         let answer = read_to_end(extra).await;
-        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too many connections"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("too many connections"), "{answer}");
     }
     drop(held);
 }
