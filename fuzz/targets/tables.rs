@@ -11,6 +11,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(mut file) = TableFile::parse(bytes) else { return };
     // Looked up, not carried.
     file.unread.clear();
+    for phase in Phase::ALL {
+        if let Some(Ok(found)) = file.modelopt[phase].take() {
+            assert!(found.s() > 0.0 && found.table.rows().len() == 1, "{found:?}");
+        }
+    }
     let written = serde_json::to_vec(&file.to_object()).expect("an object is JSON");
     let again = TableFile::parse(&written).expect("what was read can be written and read");
     assert!(again == file, "{file:?} came back as {again:?}");

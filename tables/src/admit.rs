@@ -1,6 +1,6 @@
 //! Whether a table fits the kernels and the weights that would use it.
 
-use crate::{Calibration, Digest, Geometry, PerPhase, Phase, Tier, Unread};
+use crate::{Calibration, Digest, Geometry, ModeloptError, PerPhase, Phase, Tier, Unread};
 use std::fmt;
 
 /// What is known of the loaded weights.
@@ -96,6 +96,9 @@ pub enum Refusal {
         /// Votes of the kernels in use.
         used: Geometry,
     },
+    /// ModelOpt's word on the phase cannot be converted.
+    #[error("{0}")]
+    Modelopt(ModeloptError),
     /// A decode table without a record from outside, taken to be the reference documentation's geometry, under which it would skip far too much here.
     #[error("the {phase} table has no calibration record, so it counts as measured with {assumed}; these kernels take {used}")]
     Unrecorded {
@@ -121,6 +124,15 @@ impl Refusal {
 pub enum Notice {
     /// Bare rows given to set-table: the caller's own word.
     CallersWord,
+    /// ModelOpt's curve as a table: one S for all lengths.
+    Converted {
+        /// The S.
+        s: f32,
+        /// The share it was fitted for.
+        target: Tier,
+        /// Algorithms that the file asks for and that are not done here.
+        left_out: Vec<String>,
+    },
     /// No record: taken to be of the reference documentation's geometry.
     Unrecorded(Geometry),
     /// Measured with other votes, so the share will differ from the tier's.
@@ -167,6 +179,13 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CallersWord => f.write_str("unrecorded: bare rows, the caller's own word"),
+            Self::Converted { s, target, left_out } => {
+                write!(
+                    f,
+                    "converted from ModelOpt's sparse_attention_config: S = {s} for {target} at every length; calibrate for a table by length"
+                )?;
+                if left_out.is_empty() { Ok(()) } else { write!(f, "; not done here: {}", left_out.join(", ")) }
+            }
             Self::Unrecorded(assumed) => {
                 write!(f, "unrecorded: taken to be measured with {assumed}; watch the measured share")
             }

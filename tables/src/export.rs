@@ -2,8 +2,13 @@
 
 use crate::edit::{EditError, set_keys};
 use crate::file::Keys;
-use crate::{Decision, Deployed, Document, FileError, Geometry, PerPhase, Phase, PhaseTables, Row, ScaleTable, TableFile, Tier, TierError};
+use crate::reference::{REFERENCE, Reference};
+use crate::{
+    Calibration, Decision, Deployed, Document, FileError, Geometry, PerPhase, Phase, PhaseTables, Row, ScaleTable, TableFile, Tier,
+    TierError,
+};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// What Edge-LLM's flags say of one phase: `--skip-softmax-<phase>-scale-table FILE|none|0` and `--<phase>-target-sparsity R`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -90,6 +95,16 @@ pub enum ExportError {
     /// The file given for a phase does not speak of it.
     #[error("the table file holds nothing for {0}")]
     Silent(Phase),
+    /// The record's tables for Edge-LLM's votes never reach the tier.
+    #[error("{phase} never reached tier {tier} with Edge-LLM's votes ({:.1} % as λ → 1)", share * 100.0)]
+    Unreached {
+        /// The phase.
+        phase: Phase,
+        /// The tier.
+        tier: Tier,
+        /// Share that was reached.
+        share: f64,
+    },
     /// S means something else under Edge-LLM's votes.
     #[error(
         "the {phase} table was measured with {measured}, and Edge-LLM takes {needed}: there it would skip another share (--force exports it all the same)"
@@ -113,16 +128,65 @@ pub struct Exported {
     pub summary: Vec<String>,
 }
 
+/// Which of its holder's tables a table is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// A rung of the ladder.
+    Rung(Tier),
+    /// The deployed table, as calibration wrote it.
+    Deployed,
+    /// None of them: rows of somebody's own.
+    Elsewhere,
+}
+
 /// One phase's outcome.
-struct Choice {
+struct Choice<'a> {
     table: Option<ScaleTable>,
+    /// The tier to name, where the config.json's ladder holds the table.
     tier: Option<Tier>,
-    /// Votes it was measured with, where recorded.
-    geometry: Option<Geometry>,
+    /// Whose calibration it is of, where it is of one.
+    holder: Option<(&'a PhaseTables, Place)>,
+    /// Tables for Edge-LLM's votes, where they stand in for the holder's.
+    reference: Option<Reference>,
+}
+
+impl<'a> Choice<'a> {
+    fn rows(table: Option<ScaleTable>) -> Self {
+        Self { table, tier: None, holder: None, reference: None }
+    }
+
+    fn of(holder: &'a PhaseTables, place: Place, table: Option<ScaleTable>, tier: Option<Tier>) -> Self {
+        Self { table, tier, holder: Some((holder, place)), reference: None }
+    }
+
+    fn record(&self) -> Option<&'a Calibration> {
+        self.holder.and_then(|(tables, _)| tables.record.as_ref())
+    }
+
+    /// The same table for Edge-LLM's votes, where the record has it.
+    fn for_reference(&self, phase: Phase) -> Result<Option<Self>, ExportError> {
+        let (Some(record), Some((_, place))) = (self.record(), self.holder) else { return Ok(None) };
+        let Some(reference) = Reference::of(phase, &Keys::of(phase).record, record)? else { return Ok(None) };
+        let (table, tier) = match place {
+            Place::Rung(tier) => (reference.ladder.get(&tier), Some(tier)),
+            Place::Deployed => (reference.deployed.as_ref(), reference.target),
+            Place::Elsewhere => return Ok(None),
+        };
+        let Some(table) = table.cloned() else { return Ok(None) };
+        if let Some(tier) = tier
+            && let Some(share) = reference.never_reached(tier)
+        {
+            return Err(ExportError::Unreached { phase, tier, share });
+        }
+        let tier = tier.filter(|tier| reference.ladder.get(tier).is_some_and(|rung| rung.rows() == table.rows()));
+        Ok(Some(Self { table: Some(table), tier, reference: Some(reference), ..*self }))
+    }
 }
 
 /// Writes tables into the text of a config.json: the deployed table, and the target tier where it is one (Edge-LLM looks there first); dense takes
 /// both keys out. Where a calibration bounds the lengths, a closing row of S 0 does so for Edge-LLM, which knows no record. All else keeps its bytes.
+///
+/// A table measured with other votes is exchanged for the one that its record holds for Edge-LLM's, together with the ladder around it.
 ///
 /// `in_force` is what decided here, with the votes it was measured with; it is used for phases without an override. A phase without either stays.
 ///
@@ -140,72 +204,102 @@ pub fn export(
     for phase in Phase::ALL {
         let said = file.phase(phase);
         let Some(mut choice) = choose(phase, said, &overrides[phase], in_force[phase].as_ref())? else { continue };
-        choice.table = choice.table.map(close);
         let needed = Geometry::reference(phase);
-        if let (Some(measured), Some(_), false) = (choice.geometry, &choice.table, force)
+        if let (Some(measured), Some(_)) = (choice.record().map(|record| record.geometry), &choice.table)
             && measured != needed
         {
-            return Err(ExportError::Geometry { phase, measured, needed });
+            match choice.for_reference(phase)? {
+                Some(reference) => choice = reference,
+                None if force => {}
+                None => return Err(ExportError::Geometry { phase, measured, needed }),
+            }
         }
+        choice.table = choice.table.map(close);
         summary.push(summarise(phase, &choice));
         changes.extend(write(phase, said, &choice));
     }
     Ok(Exported { text: set_keys(config, &changes)?, summary })
 }
 
-fn choose(phase: Phase, said: &PhaseTables, wanted: &Override, in_force: Option<&Decision>) -> Result<Option<Choice>, ExportError> {
-    let measured = |tables: &PhaseTables| tables.record.as_ref().map(|r| r.geometry);
+fn choose<'a>(
+    phase: Phase,
+    said: &'a PhaseTables,
+    wanted: &'a Override,
+    in_force: Option<&Decision>,
+) -> Result<Option<Choice<'a>>, ExportError> {
     let choice = match wanted {
-        Override::Dense => Choice { table: None, tier: None, geometry: None },
-        Override::Target(tier) => of_ladder(phase, said, *tier)?,
+        Override::Dense => Choice::rows(None),
+        Override::Target(tier) => {
+            let table = said.ladder.get(tier).ok_or(ExportError::NoSuchTier { phase, tier: *tier })?;
+            Choice::of(said, Place::Rung(*tier), Some(table.clone()), Some(*tier))
+        }
         Override::Table(document) => match &**document {
-            Document::Rows(table) => Choice { table: Some(table.clone()), tier: None, geometry: None },
-            Document::Tables(file) => {
-                let given = file.phase(phase);
-                match (&given.deployed, given.target) {
-                    (_, Some(tier)) if given.ladder.contains_key(&tier) => {
-                        Choice { table: given.ladder.get(&tier).cloned(), tier: None, geometry: measured(given) }
-                    }
-                    (Deployed::Table(table), _) => Choice { table: Some(table.clone()), tier: None, geometry: measured(given) },
-                    (Deployed::Dense, _) => Choice { table: None, tier: None, geometry: None },
-                    (Deployed::Absent, _) => return Err(ExportError::Silent(phase)),
-                }
-            }
+            Document::Rows(table) => Choice::rows(Some(table.clone())),
+            Document::Tables(file) => of_file(phase, file.phase(phase))?,
         },
         Override::InForce => match in_force {
             None => return Ok(None),
-            Some(decision) => Choice {
-                table: decision.table.clone(),
-                tier: decision
-                    .tier
-                    .filter(|t| said.ladder.get(t).is_some_and(|rung| Some(rung.rows()) == decision.table.as_ref().map(|t| t.rows()))),
-                // A table in force is of the checkpoint's calibration where its bound says so; else nobody recorded its votes.
-                geometry: decision.table.as_ref().and_then(|t| t.max_len()).and(measured(said)),
-            },
+            Some(decision) => of_decision(said, decision),
         },
     };
     Ok(Some(choice))
 }
 
-fn of_ladder(phase: Phase, said: &PhaseTables, tier: Tier) -> Result<Choice, ExportError> {
-    let table = said.ladder.get(&tier).ok_or(ExportError::NoSuchTier { phase, tier })?;
-    Ok(Choice { table: Some(table.clone()), tier: Some(tier), geometry: said.record.as_ref().map(|r| r.geometry) })
+fn of_file(phase: Phase, given: &PhaseTables) -> Result<Choice<'_>, ExportError> {
+    let rung = given.target.and_then(|tier| Some((tier, given.ladder.get(&tier)?)));
+    match (&given.deployed, rung) {
+        (_, Some((tier, table))) => Ok(Choice::of(given, Place::Rung(tier), Some(table.clone()), None)),
+        (Deployed::Table(table), _) => Ok(Choice::of(given, deployed(given, table), Some(table.clone()), None)),
+        (Deployed::Dense, _) => Ok(Choice::rows(None)),
+        (Deployed::Absent, _) => Err(ExportError::Silent(phase)),
+    }
 }
 
-fn write(phase: Phase, said: &PhaseTables, choice: &Choice) -> Vec<(String, Option<Value>)> {
+fn of_decision<'a>(said: &'a PhaseTables, decision: &Decision) -> Choice<'a> {
+    let Some(table) = &decision.table else { return Choice::rows(None) };
+    let tier = decision.tier.filter(|tier| said.ladder.get(tier).is_some_and(|rung| rung.rows() == table.rows()));
+    let place = tier.map_or_else(|| deployed(said, table), Place::Rung);
+    // A table in force is of the checkpoint's calibration where its bound says so; else nobody recorded its votes.
+    match table.max_len() {
+        Some(_) => Choice::of(said, place, Some(table.clone()), tier),
+        None => Choice { tier, ..Choice::rows(Some(table.clone())) },
+    }
+}
+
+/// Whether a table is the one that calibration deployed: one that was edited by hand has another digest.
+fn deployed(said: &PhaseTables, table: &ScaleTable) -> Place {
+    let written = said.record.as_ref().and_then(|record| record.table_sha256);
+    if written == Some(table.digest()) { Place::Deployed } else { Place::Elsewhere }
+}
+
+fn write(phase: Phase, said: &PhaseTables, choice: &Choice<'_>) -> Vec<(String, Option<Value>)> {
     let keys = Keys::of(phase);
     let mut changes =
         vec![(keys.table, choice.table.as_ref().map(ScaleTable::to_json)), (keys.target, choice.tier.map(|tier| json!(tier.share())))];
-    if let (Some(tier), Some(table)) = (choice.tier, &choice.table) {
-        // Edge-LLM reads the tier's rows, so the bound must stand there too.
-        let mut ladder = said.ladder.clone();
-        ladder.insert(tier, table.clone());
+    let rungs = choice.reference.as_ref().map(|reference| &reference.ladder);
+    if rungs.is_some() || choice.tier.is_some() {
+        // Edge-LLM reads the tier's rows, so the bound must stand there too; tables for its votes take the place of all others.
+        let mut ladder: BTreeMap<Tier, ScaleTable> = match rungs {
+            Some(rungs) => rungs.iter().map(|(tier, rung)| (*tier, close(rung.clone()))).collect(),
+            None => said.ladder.clone(),
+        };
+        if let (Some(tier), Some(table)) = (choice.tier, &choice.table) {
+            ladder.insert(tier, table.clone());
+        }
         let ladder = ladder.iter().map(|(tier, table)| (tier.to_string(), table.to_json())).collect();
         changes.push((keys.ladder, Some(Value::Object(ladder))));
     }
-    if let Some(record) = &said.record {
+    let record = match &choice.reference {
+        Some(reference) => choice.record().map(|record| {
+            let mut record = Calibration { geometry: Geometry::reference(phase), unreached: reference.unreached.clone(), ..record.clone() };
+            record.extra.shift_remove(REFERENCE);
+            record
+        }),
+        None => said.record.clone(),
+    };
+    if let Some(record) = record {
         // The export is not an edit by hand: the record follows.
-        let record = crate::Calibration { table_sha256: choice.table.as_ref().map(ScaleTable::digest), ..record.clone() };
+        let record = Calibration { table_sha256: choice.table.as_ref().map(ScaleTable::digest), ..record };
         changes.push((keys.record, serde_json::to_value(record).ok()));
     }
     changes
@@ -221,10 +315,11 @@ fn close(table: ScaleTable) -> ScaleTable {
     ScaleTable::new(rows, table.max_len()).unwrap_or(table)
 }
 
-fn summarise(phase: Phase, choice: &Choice) -> String {
+fn summarise(phase: Phase, choice: &Choice<'_>) -> String {
+    let votes = if choice.reference.is_some() { ", measured with Edge-LLM's votes beside these" } else { "" };
     match (&choice.table, choice.tier) {
         (None, _) => format!("{phase}: dense"),
-        (Some(table), Some(tier)) => format!("{phase}: tier {tier}, {} rows", table.rows().len()),
-        (Some(table), None) => format!("{phase}: {} rows", table.rows().len()),
+        (Some(table), Some(tier)) => format!("{phase}: tier {tier}, {} rows{votes}", table.rows().len()),
+        (Some(table), None) => format!("{phase}: {} rows{votes}", table.rows().len()),
     }
 }

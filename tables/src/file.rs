@@ -2,8 +2,9 @@
 //! Every refusal names the field; what the file says of other things is not looked at.
 
 use crate::json::{self, JsonError};
+use crate::modelopt;
 use crate::unread::{self, Unread};
-use crate::{Calibration, Phase, Row, ScaleTable, TableError, Tier};
+use crate::{Calibration, PerPhase, Phase, Row, ScaleTable, TableError, Tier};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -109,6 +110,8 @@ pub struct TableFile {
     pub shape_advice: Option<Value>,
     /// `skip_softmax_price_list`, carried as it is.
     pub price_list: Option<Value>,
+    /// ModelOpt's `sparse_attention_config`, which counts in a checkpoint for phases without keys of their own; [`Self::to_object`] leaves it out.
+    pub modelopt: PerPhase<modelopt::Found>,
     /// Keys that look like these and are not read; [`Self::to_object`] leaves them out.
     pub unread: Vec<Unread>,
 }
@@ -199,6 +202,7 @@ impl TableFile {
             decode: read_phase(object, Phase::Decode)?,
             shape_advice: object.get(SHAPE_ADVICE).cloned(),
             price_list: object.get(PRICE_LIST).cloned(),
+            modelopt: modelopt::read(object),
             unread: unread::find(object),
         })
     }
@@ -263,7 +267,7 @@ fn read_phase(object: &Map<String, Value>, phase: Phase) -> Result<PhaseTables, 
     Ok(PhaseTables { deployed, ladder, target, record, force })
 }
 
-fn read_ladder(field: &str, value: &Value, max_len: Option<u32>) -> Result<BTreeMap<Tier, ScaleTable>, FileError> {
+pub(crate) fn read_ladder(field: &str, value: &Value, max_len: Option<u32>) -> Result<BTreeMap<Tier, ScaleTable>, FileError> {
     let Value::Object(tiers) = value else {
         return Err(form(field, "an object of tables keyed by tier", value));
     };
@@ -281,7 +285,7 @@ fn read_ladder(field: &str, value: &Value, max_len: Option<u32>) -> Result<BTree
     Ok(ladder)
 }
 
-fn read_tier(field: &str, value: &Value) -> Result<Tier, FileError> {
+pub(crate) fn read_tier(field: &str, value: &Value) -> Result<Tier, FileError> {
     let tier = match value {
         Value::Number(number) => Tier::from_number(number.as_f64().unwrap_or(f64::NAN)),
         Value::String(text) => text.parse(),
@@ -300,7 +304,7 @@ fn read_record(field: &str, value: &Value) -> Result<Calibration, FileError> {
 }
 
 /// Reads `[[length, S], …]`.
-fn read_rows(field: &str, value: &Value, max_len: Option<u32>) -> Result<ScaleTable, FileError> {
+pub(crate) fn read_rows(field: &str, value: &Value, max_len: Option<u32>) -> Result<ScaleTable, FileError> {
     let Value::Array(values) = value else {
         return Err(form(field, "rows [[length, S], …]", value));
     };
@@ -363,12 +367,12 @@ fn write_phase(object: &mut Map<String, Value>, phase: Phase, tables: &PhaseTabl
     }
 }
 
-fn form(field: &str, expected: &'static str, found: &Value) -> FileError {
+pub(crate) fn form(field: &str, expected: &'static str, found: &Value) -> FileError {
     FileError::Form { field: field.into(), expected, found: cut(&found.to_string()) }
 }
 
 /// The first characters of a text from outside, so that an error stays a line.
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.into(),

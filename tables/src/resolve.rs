@@ -2,7 +2,7 @@
 
 use crate::admit::{Notice, Refusal, Target, admit};
 use crate::file::Keys;
-use crate::{Calibration, Deployed, Document, PerPhase, Phase, PhaseTables, ScaleTable, TableFile, Tier};
+use crate::{Calibration, Deployed, Document, Modelopt, ModeloptError, PerPhase, Phase, PhaseTables, ScaleTable, TableFile, Tier};
 use std::fmt;
 
 /// What a caller of set-table asks for.
@@ -173,6 +173,11 @@ pub fn resolve(phase: Phase, sources: &Sources, target: &Target) -> Decision {
         files.into_iter().find_map(|(origin, source)| {
             let source = source?;
             let said = source.file.phase(phase);
+            if origin == Origin::Checkpoint && *said == PhaseTables::default() {
+                let found = source.file.modelopt[phase].as_ref()?;
+                let place = at(&source.place, crate::modelopt::KEY);
+                return take(converted(phase, place.clone(), found, target), &place);
+            }
             if !speaks(origin, said) {
                 return None;
             }
@@ -259,6 +264,21 @@ fn choose(
     let tier = said.ladder.iter().find(|(_, rung)| rung.rows() == table.rows()).map(|(tier, _)| *tier);
     let decision = Decision { phase, table: Some(table.clone()), decided_by: origin, location, tier, notices };
     Ok(decision.describe(said.record.as_ref()))
+}
+
+/// ModelOpt's word on a phase, which has no record but known votes.
+fn converted(phase: Phase, location: String, found: &Result<Modelopt, ModeloptError>, target: &Target) -> Result<Decision, Refusal> {
+    let found = found.as_ref().map_err(|error| Refusal::Modelopt(error.clone()))?;
+    let (recorded, used) = (Modelopt::geometry(phase), target.geometry[phase]);
+    if phase == Phase::Decode && recorded != used {
+        return Err(Refusal::OtherGeometry { phase, recorded, used });
+    }
+    let mut notices = vec![Notice::Converted { s: found.s(), target: found.target, left_out: found.left_out.clone() }];
+    if recorded != used {
+        notices.push(Notice::OtherGeometry { recorded, used });
+    }
+    let decision = Decision { phase, table: Some(found.table.clone()), decided_by: Origin::Checkpoint, location, tier: None, notices };
+    Ok(decision.describe(None))
 }
 
 /// A tier of the ladder that `holder` has.

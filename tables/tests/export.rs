@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 use skip_tables::{
-    Decision, Document, ExportError, Geometry, Origin, Override, PerPhase, Phase, Source, Sources, TableFile, Target, Weights, export,
-    resolve,
+    Decision, Document, ExportError, Exported, Geometry, Origin, Override, PerPhase, Phase, ScaleTable, Source, Sources, TableFile, Target,
+    Weights, export, resolve,
 };
 
 fn config() -> String {
@@ -20,6 +20,33 @@ fn config() -> String {
     });
     let tables = serde_json::to_string_pretty(&tables).unwrap();
     format!("{{\n  \"rms_norm_eps\": 1e-05,\n  \"vocab_size\": 49152,{}", &tables[1..])
+}
+
+/// A calibrated checkpoint whose decode record has tables for Edge-LLM's votes beside its own; `deployed` lies in its config.json.
+fn calibrated(deployed: Value) -> String {
+    let record = json!({"geometry": Geometry::portable(Phase::Decode), "kernel_family": "cpu", "min_length": 1024, "max_length": 8192,
+        "table_sha256": table(&json!([[1024, 6.9]])).digest(), "tool": "test", "date": "2026-11-30",
+        "reference": {"geometry": Geometry::reference(Phase::Decode), "scale_table": [[1024, 71.5]], "target_sparsity": 0.5,
+            "scale_tables": {"0.5": [[1024, 71.5]], "0.75": [[1024, 0], [4096, 212]], "0.9": [[1024, 0]]},
+            "unreached": [{"tier": "75%", "first_length": 1024, "share": 0.7}, {"tier": "90%", "share": 0.8}]}});
+    json!({"skip_softmax_decode_scale_table": deployed, "skip_softmax_decode_target_sparsity": 0.5,
+        "skip_softmax_decode_scale_tables": {"50%": [[1024, 6.9]], "75%": [[1024, 20]], "90%": [[1024, 90]], "95%": [[1024, 400]]},
+        "skip_softmax_decode_calibration": record})
+    .to_string()
+}
+
+fn table(rows: &Value) -> ScaleTable {
+    match Document::parse(rows.to_string().as_bytes()).unwrap() {
+        Document::Rows(table) => table,
+        Document::Tables(_) => panic!("rows"),
+    }
+}
+
+/// Decode alone, dense prefill.
+fn decode(config: &str, decode: Override, force: bool) -> Result<Exported, ExportError> {
+    let checkpoint = Source { place: "config.json".into(), file: TableFile::parse(config.as_bytes()).unwrap() };
+    let decided = resolve(Phase::Decode, &Sources { checkpoint, ..Sources::default() }, &Target::portable(Weights::Unchecked));
+    export(config, &PerPhase { prefill: Override::InForce, decode }, &PerPhase { prefill: None, decode: Some(decided) }, force)
 }
 
 fn only_prefill(prefill: Override) -> PerPhase<Override> {
@@ -83,6 +110,67 @@ fn a_decode_table_of_these_kernels_votes_is_refused_for_theirs() {
     };
     assert!(matches!(decode(false), Err(ExportError::Geometry { phase: Phase::Decode, .. })));
     assert_eq!(decode(true).unwrap().summary, ["decode: tier 50%, 2 rows"]);
+}
+
+#[test]
+fn tables_for_their_votes_are_exported_in_place_of_ours() {
+    let config = calibrated(json!([[1024, 6.9]]));
+    let out = decode(&config, Override::InForce, false).unwrap();
+    assert_eq!(out.summary, ["decode: tier 50%, 2 rows, measured with Edge-LLM's votes beside these"]);
+    let value: Value = serde_json::from_str(&out.text).unwrap();
+    assert_eq!(value["skip_softmax_decode_scale_table"], json!([[1024, 71.5], [8193, 0]]));
+    assert_eq!(value["skip_softmax_decode_target_sparsity"], 0.5);
+    let ladder = json!({"50%": [[1024, 71.5], [8193, 0]], "75%": [[1024, 0], [4096, 212], [8193, 0]], "90%": [[1024, 0]]});
+    assert_eq!(value["skip_softmax_decode_scale_tables"], ladder, "no rung of other votes stays");
+    let record = &value["skip_softmax_decode_calibration"];
+    assert_eq!((&record["geometry"]["keys"], &record["reference"]), (&json!(128), &Value::Null));
+    assert_eq!(record["unreached"][1]["tier"], "90%");
+
+    let again = decode(&out.text, Override::Target("75%".parse().unwrap()), false).unwrap();
+    assert_eq!(again.summary, ["decode: tier 75%, 3 rows"], "an export is exported as it is");
+    let forced = decode(&config, Override::Target("75%".parse().unwrap()), true).unwrap();
+    assert!(forced.text.contains("212"), "--force is for what has no table for their votes");
+}
+
+#[test]
+fn what_has_no_table_for_their_votes_is_refused_unless_forced() {
+    let edited = calibrated(json!([[1024, 7]]));
+    let in_force = decode(&edited, Override::InForce, false);
+    assert!(matches!(in_force, Err(ExportError::Geometry { phase: Phase::Decode, .. })), "edited by hand: {in_force:?}");
+    assert_eq!(decode(&edited, Override::InForce, true).unwrap().summary, ["decode: 2 rows"]);
+    let config = calibrated(json!([[1024, 6.9]]));
+    let tier = |name: &str| decode(&config, Override::Target(name.parse().unwrap()), false).unwrap_err().to_string();
+    assert_eq!(tier("90%"), "decode never reached tier 90% with Edge-LLM's votes (80.0 % as λ → 1)");
+    assert!(tier("95%").contains("it would skip another share"), "{}", tier("95%"));
+}
+
+#[test]
+fn a_table_file_with_a_record_is_exchanged_too() {
+    let given = calibrated(json!([[1024, 6.9]]));
+    let document = Override::Table(Box::new(Document::parse(given.as_bytes()).unwrap()));
+    let out = decode("{\"vocab_size\": 1}", document, false).unwrap();
+    assert_eq!(out.summary, ["decode: tier 50%, 2 rows, measured with Edge-LLM's votes beside these"]);
+    let value: Value = serde_json::from_str(&out.text).unwrap();
+    assert_eq!(value["skip_softmax_decode_scale_tables"]["75%"][1], json!([4096, 212]));
+}
+
+#[test]
+fn broken_tables_for_their_votes_are_named() {
+    for (pointer, value, words) in [
+        ("/scale_tables", json!({"0.5": [[1024, -1]]}), "reference.scale_tables[\"0.5\"]: row 0: S is negative (-1)"),
+        ("/scale_tables", json!([]), "reference.scale_tables: expected an object of tables keyed by tier"),
+        ("/scale_table", json!(7), "reference.scale_table: expected rows"),
+        ("/target_sparsity", json!(100), "reference.target_sparsity: 100 is no tier"),
+        ("/unreached", json!([{}]), "reference.unreached: missing field"),
+        ("/geometry", json!({"rows": 1}), "reference.geometry: missing field"),
+        ("/geometry", Value::Null, "reference.geometry: expected votes, found null"),
+        ("", json!("all"), "skip_softmax_decode_calibration.reference: expected an object, found \"all\""),
+    ] {
+        let mut config: Value = serde_json::from_str(&calibrated(json!([[1024, 6.9]]))).unwrap();
+        *config.pointer_mut(&format!("/skip_softmax_decode_calibration/reference{pointer}")).unwrap() = value;
+        let error = decode(&config.to_string(), Override::InForce, false).unwrap_err().to_string();
+        assert!(error.starts_with("config.json: skip_softmax_decode_calibration.reference") && error.contains(words), "{error}");
+    }
 }
 
 #[test]
