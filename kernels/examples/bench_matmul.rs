@@ -65,8 +65,16 @@ fn main() -> anyhow::Result<()> {
         for &m in &args.rows {
             let mut times = [const { Vec::new() }; 3];
             let (tokens, pages): (Vec<u32>, Vec<u32>) = (vec![0; m], (0..m.div_ceil(PAGE) as u32).collect());
-            let step =
-                SeqStep { tokens: &tokens, start: 0, final_len: m, phase: Phase::Prefill, table: None, block_table: &pages, sample: None };
+            let step = SeqStep {
+                tokens: &tokens,
+                start: 0,
+                final_len: m,
+                phase: Phase::Prefill,
+                table: None,
+                block_table: &pages,
+                sample: None,
+                measure: false,
+            };
             let mut prepared = Vec::new();
             for b in &mut sides {
                 b.begin_step(std::slice::from_ref(&step))?;

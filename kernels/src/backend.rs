@@ -9,6 +9,7 @@
 //! this one still uses may be given to others there.
 
 use crate::attention::{AttnGeometry, SkipCounters};
+use crate::gaps::Gaps;
 use crate::ledger::{Ledger, ModelShape};
 use crate::pages::PageLayout;
 use crate::sampling::{Sampled, SamplingParams};
@@ -100,6 +101,9 @@ pub struct SeqStep<'a> {
     pub block_table: &'a [u32],
     /// Draw a token from the last row's logits.
     pub sample: Option<&'a SamplingParams>,
+    /// Tell its votes by gap, in [`StepReport::gaps`]; what it gives besides is dense. Its step has no other sequence, and the next is not begun
+    /// to measure before this one is finished.
+    pub measure: bool,
 }
 
 /// RoPE as precomputed per-dimension inverse frequencies (scaling folded in) and an attention factor on cos and sin.
@@ -277,6 +281,8 @@ pub struct StepReport {
     pub sampled: Vec<Option<Sampled>>,
     /// Votes of the step, summed over layers, one a sequence.
     pub counters: Vec<SkipCounters>,
+    /// Votes by gap of the sequence that measures, one a layer; empty where none does.
+    pub gaps: Vec<Gaps>,
     /// Seconds spent in attention, where the backend measures it; CUDA does in steps with prefill.
     pub attention_seconds: f64,
     /// Seconds of the caller's thread that were the device's: `finish` waiting for it, or computing where the caller's thread is the device.

@@ -2,6 +2,7 @@
 
 use crate::attention::{AttnSeq, SkipCounters};
 use crate::backend::{KernelError, SeqStep};
+use crate::gaps::Gaps;
 use crate::pages::PAGE;
 use crate::sampling::SamplingParams;
 use skip_tables::{Phase, ScaleTable};
@@ -22,6 +23,8 @@ pub struct Seq {
     pages: std::ops::Range<usize>,
     /// How to draw from the last row, where wanted.
     pub sample: Option<SamplingParams>,
+    /// Votes are told by gap.
+    pub measure: bool,
 }
 
 /// The step in progress.
@@ -37,6 +40,8 @@ pub struct Step {
     pub positions: Vec<usize>,
     /// Votes so far, one a sequence.
     pub counters: Vec<SkipCounters>,
+    /// Votes by gap so far, one a layer.
+    pub gaps: Vec<Gaps>,
     /// Seconds in attention so far.
     pub attention_seconds: f64,
     /// Rows the next operator works on: all, or after `last_rows` one a sampling sequence.
@@ -56,6 +61,7 @@ impl Step {
         self.tokens.clear();
         self.positions.clear();
         self.counters.clear();
+        self.gaps.clear();
         self.pages.clear();
         (self.attention_seconds, self.last_page, self.end) = (0.0, None, 0);
         for (i, seq) in seqs.iter().enumerate() {
@@ -68,11 +74,15 @@ impl Step {
             if seq.block_table.len() * PAGE < end {
                 return invalid("the block table is too short");
             }
+            if seq.measure && seqs.len() != 1 {
+                return invalid("it measures, beside others");
+            }
             if seq.phase == Phase::Decode && len != 1 {
                 return invalid("decode takes one token");
             }
             let ln_lambda = match seq.table {
                 None => None,
+                Some(_) if seq.measure => None,
                 Some(slot) => match tables.get(usize::from(slot.0)) {
                     Some(Some(table)) => table.ln_lambda(seq.final_len),
                     _ => return invalid("its table slot is empty"),
@@ -91,6 +101,7 @@ impl Step {
                 ln_lambda,
                 pages,
                 sample: seq.sample.cloned(),
+                measure: seq.measure,
             });
             self.tokens.extend_from_slice(seq.tokens);
             self.positions.extend(seq.start..end);
@@ -103,6 +114,11 @@ impl Step {
     /// Pages of a sequence, those of this step's tokens included.
     pub fn pages(&self, seq: &Seq) -> &[u32] {
         &self.pages[seq.pages.clone()]
+    }
+
+    /// The step's sequence tells its votes by gap.
+    pub fn measures(&self) -> bool {
+        self.seqs.iter().any(|seq| seq.measure)
     }
 
     /// Sequences of one phase as attention takes them, with their places in the step.

@@ -72,8 +72,9 @@ __device__ __forceinline__ void load_page(uint32_t dst, const char* src, int liv
     for (int i = 0; i < ROWS / kStep; ++i) cp_async16_zfill(dst + i * kStep * D * 2, src + i * THREADS * 16, row + i * kStep < live ? 16 : 0);
 }
 
-template <typename T, typename TO, int D, int WARPS, int MT, bool SKIP>
-__device__ __forceinline__ void prefill(const AttnParams& p) {
+// With TOPS every row's maximum over all its keys, in units of q.k, is left in `tops`, [128].
+template <typename T, typename TO, int D, int WARPS, int MT, bool SKIP, bool TOPS = false>
+__device__ __forceinline__ void prefill(const AttnParams& p, float* tops = nullptr) {
     using S = PrefillShape<D, WARPS, MT>;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
     constexpr bool kSpares = SKIP;
@@ -375,6 +376,9 @@ __device__ __forceinline__ void prefill(const AttnParams& p) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int r = my_row + m * 16 + i * 8;
+            if constexpr (TOPS) {
+                if ((lane & 3) == 0) tops[r] = row_max[m][i];
+            }
             if (r < tile.first || r >= tile.end) continue;
             const int64_t row = tile.packed_row + r;
             const float inv = row_sum[m][i] > 0.f ? 1.f / row_sum[m][i] : 0.f;

@@ -3,10 +3,11 @@
 //! The same construction as `tensors` of the oracle's `make_cases.py`: pure noise has no tile worth skipping.
 
 use skip_kernels::attention::{AttnCall, AttnGeometry, AttnSeq, SkipCounters};
-use skip_kernels::cpu::attention::{Isa, decode_on, prefill_on};
+use skip_kernels::cpu::attention::{Isa, decode_on, measure_on, prefill_on};
 use skip_kernels::cpu::pool::Pool;
+use skip_kernels::gaps::Gaps;
 use skip_kernels::pages::{KvView, PageLayout};
-use skip_kernels::{KvFormat, PAGE};
+use skip_kernels::{KvFormat, PAGE, Phase};
 
 const RUN: usize = 32;
 
@@ -86,6 +87,17 @@ impl Inputs {
 
     pub fn decode(&mut self, isa: Isa, pool: &Pool, ln_lambda: Option<f32>, layer: usize) -> SkipCounters {
         self.call(ln_lambda, layer, |call| decode_on(isa, call, pool))
+    }
+
+    /// Dense attention, measured: the votes by gap. One query row is decoded.
+    pub fn measure(&mut self, isa: Isa, pool: &Pool, layer: usize) -> Vec<Gaps> {
+        let phase = if self.q_len == 1 { Phase::Decode } else { Phase::Prefill };
+        let mut gaps = Vec::new();
+        self.call(None, layer, |call| {
+            gaps = measure_on(isa, phase, call, pool)?;
+            Ok(())
+        });
+        gaps
     }
 
     fn call(

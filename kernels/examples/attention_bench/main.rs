@@ -1,6 +1,6 @@
-//! Attention alone on the CPU: dense against skipping, paired in one run, on structured inputs.
+//! Attention alone on the CPU: dense against skipping, or against measuring, paired in one run, on structured inputs.
 //!
-//! `cargo run --release -p skip-kernels --example attention_bench -- [--lengths 4096,8192] [--threads 2] [--rounds 7]`
+//! `cargo run --release -p skip-kernels --example attention_bench -- [--lengths 4096,8192] [--threads 2] [--rounds 7] [--only measure]`
 
 mod inputs;
 
@@ -10,6 +10,7 @@ use inputs::Inputs;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::cpu::attention::Isa;
 use skip_kernels::cpu::pool::Pool;
+use skip_kernels::gaps::Gaps;
 use std::time::Duration;
 
 /// Time dense and skipping attention, prefill and decode.
@@ -39,7 +40,7 @@ struct Args {
     /// Count this process's processor time instead of the wall clock: on a busy machine, with one thread.
     #[arg(long)]
     cpu_time: bool,
-    /// Leave decode out, or prefill.
+    /// Leave decode out, or prefill; or time measuring against dense, in both.
     #[arg(long, value_enum)]
     only: Option<Only>,
 }
@@ -48,6 +49,7 @@ struct Args {
 enum Only {
     Prefill,
     Decode,
+    Measure,
 }
 
 fn main() -> Result<()> {
@@ -136,14 +138,16 @@ fn gemm_speed(args: &Args) -> f64 {
 
 fn prefill(args: &Args, pool: &Pool, isa: Isa, [heads, kv_heads, d]: [usize; 3], length: usize) -> Result<()> {
     let mut inputs = Inputs::new(length, length, heads, kv_heads, d, 1);
-    let mut run = |ln_lambda| inputs.prefill(isa, pool, ln_lambda, 0);
-    let variants = thresholds(&args.shares, &mut run)?;
+    let variants = variants(args, &mut |ln_lambda| inputs.prefill(isa, pool, ln_lambda, 0))?;
     let flops = 2.0 * (length * (length + 1)) as f64 * (d * heads) as f64;
     println!("prefill {length} keys, {heads}/{kv_heads} heads of {d}");
     report(
         args,
         &variants,
-        |threshold, _| inputs.prefill(isa, pool, threshold, 0),
+        |variant| match variant {
+            Variant::Attend(threshold) => _ = inputs.prefill(isa, pool, threshold, 0),
+            Variant::Measure => assert!(votes(&inputs.measure(isa, pool, 0)) > 0),
+        },
         |seconds| format!("{:.0} GFLOP/s", flops / seconds * 1e-9),
     );
     Ok(())
@@ -154,14 +158,15 @@ fn decode(args: &Args, pool: &Pool, isa: Isa, [heads, kv_heads, d]: [usize; 3], 
     let bytes = 4 * context * kv_heads * d;
     let layers = (400_000_000 / bytes).clamp(2, 64);
     let mut inputs = Inputs::new(1, context, heads, kv_heads, d, layers);
-    let mut run = |ln_lambda| inputs.decode(isa, pool, ln_lambda, 0);
-    let variants = thresholds(&args.shares, &mut run)?;
+    let variants = variants(args, &mut |ln_lambda| inputs.decode(isa, pool, ln_lambda, 0))?;
     println!("decode at {context} keys, {heads}/{kv_heads} heads of {d}, {layers} layers of {:.1} MB in turn", bytes as f64 * 1e-6);
-    let all_layers = |threshold: Option<f32>, _| {
-        (0..layers).fold(SkipCounters::default(), |mut sum, layer| {
-            sum += inputs.decode(isa, pool, threshold, layer);
-            sum
-        })
+    let all_layers = |variant| {
+        for layer in 0..layers {
+            match variant {
+                Variant::Attend(threshold) => _ = inputs.decode(isa, pool, threshold, layer),
+                Variant::Measure => assert!(votes(&inputs.measure(isa, pool, layer)) > 0),
+            }
+        }
     };
     report(args, &variants, all_layers, |seconds| {
         format!("{:.1} us a layer, {:.1} GB/s of K and V", seconds / layers as f64 * 1e6, (bytes * layers) as f64 / seconds * 1e-9)
@@ -169,10 +174,26 @@ fn decode(args: &Args, pool: &Pool, isa: Isa, [heads, kv_heads, d]: [usize; 3], 
     Ok(())
 }
 
-/// Dense, the skipping kernel with nothing skipped, and the thresholds that come closest to the wanted shares.
-fn thresholds(shares: &[f64], run: &mut dyn FnMut(Option<f32>) -> SkipCounters) -> Result<Vec<(String, Option<f32>)>> {
-    let mut variants = vec![("dense".to_owned(), None), ("skips 0 %".to_owned(), Some(-1e6))];
-    for &share in shares {
+/// What is timed.
+#[derive(Clone, Copy)]
+enum Variant {
+    Attend(Option<f32>),
+    Measure,
+}
+
+fn votes(gaps: &[Gaps]) -> u64 {
+    gaps.iter().flatten().flat_map(|g| &g.votes).sum()
+}
+
+/// Dense and measuring; or dense, the skipping kernel with nothing skipped, and the thresholds that come closest to the wanted shares.
+fn variants(args: &Args, run: &mut dyn FnMut(Option<f32>) -> SkipCounters) -> Result<Vec<(String, Variant)>> {
+    let mut variants = vec![("dense".to_owned(), Variant::Attend(None))];
+    if args.only == Some(Only::Measure) {
+        variants.push(("measuring".to_owned(), Variant::Measure));
+        return Ok(variants);
+    }
+    variants.push(("skips 0 %".to_owned(), Variant::Attend(Some(-1e6))));
+    for &share in &args.shares {
         let (mut low, mut high) = (-40.0f32, -1e-4f32);
         for _ in 0..12 {
             let middle = (low + high) / 2.0;
@@ -180,22 +201,17 @@ fn thresholds(shares: &[f64], run: &mut dyn FnMut(Option<f32>) -> SkipCounters) 
         }
         let reached = run(Some(high)).share();
         ensure!(reached > 0.0 && reached < 1.0, "no threshold skips about {share}");
-        variants.push((format!("skips {:.0} %", reached * 100.0), Some(high)));
+        variants.push((format!("skips {:.0} %", reached * 100.0), Variant::Attend(Some(high))));
     }
     Ok(variants)
 }
 
-fn report(
-    args: &Args,
-    variants: &[(String, Option<f32>)],
-    mut run: impl FnMut(Option<f32>, usize) -> SkipCounters,
-    unit: impl Fn(f64) -> String,
-) {
+fn report(args: &Args, variants: &[(String, Variant)], mut run: impl FnMut(Variant), unit: impl Fn(f64) -> String) {
     let mut seconds = vec![Vec::new(); variants.len()];
-    for round in 0..args.rounds {
-        for (times, (_, threshold)) in seconds.iter_mut().zip(variants) {
+    for _ in 0..args.rounds {
+        for (times, (_, variant)) in seconds.iter_mut().zip(variants) {
             let start = now(args);
-            run(*threshold, round);
+            run(*variant);
             times.push((now(args) - start).as_secs_f64());
         }
     }

@@ -319,13 +319,16 @@ impl Backend for CpuBackend {
                 kept: None,
                 counters: &mut counters,
             };
+            let mut gaps = None;
             match phase {
+                _ if self.step.measures() => gaps = attention::measure_on(self.attention_isa, phase, &mut call, &self.pool)?.pop(),
                 Phase::Prefill => attention::prefill_on(self.attention_isa, &mut call, &self.pool)?,
                 Phase::Decode => attention::decode_on(self.attention_isa, &mut call, &self.pool)?,
             }
             for (&place, &votes) in places.iter().zip(&counters) {
                 self.step.counters[place] += votes;
             }
+            self.step.gaps.extend(gaps);
         }
         self.step.attention_seconds += began.elapsed().as_secs_f64();
         Ok(())
@@ -380,6 +383,7 @@ impl Backend for CpuBackend {
         self.done = Some(StepReport {
             sampled,
             counters: std::mem::take(&mut self.step.counters),
+            gaps: std::mem::take(&mut self.step.gaps),
             attention_seconds: self.step.attention_seconds,
             device_seconds: self.began.elapsed().as_secs_f64(),
         });

@@ -16,7 +16,16 @@ fn backend() -> CpuBackend {
 }
 
 fn prefill<'a>(tokens: &'a [u32], start: usize, pages: &'a [u32], sample: Option<&'a SamplingParams>) -> SeqStep<'a> {
-    SeqStep { tokens, start, final_len: start + tokens.len(), phase: Phase::Prefill, table: None, block_table: pages, sample }
+    SeqStep {
+        tokens,
+        start,
+        final_len: start + tokens.len(),
+        phase: Phase::Prefill,
+        table: None,
+        block_table: pages,
+        sample,
+        measure: false,
+    }
 }
 
 fn fill(tensor: &mut Tensor, values: &[f32]) {
@@ -174,6 +183,7 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
             table,
             block_table: &pages[i],
             sample: Some(&greedy),
+            measure: false,
         };
         let second = [decode(130, 0, Some(TableSlot(2))), prefill(&chunk, 128, &pages[1], Some(&greedy)), decode(95, 2, None)];
         let mut report = StepReport::default();

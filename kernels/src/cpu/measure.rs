@@ -119,7 +119,7 @@ pub(crate) mod tests {
 
     /// A call whose scores are multiples of 1/64 nat that every arithmetic has exactly: the first element alone is not zero.
     pub(crate) struct Exact {
-        geometry: AttnGeometry,
+        pub geometry: AttnGeometry,
         layout: PageLayout,
         q: Vec<f32>,
         k: Vec<u16>,
@@ -133,8 +133,8 @@ pub(crate) mod tests {
     pub(crate) struct Left {
         pub out: Vec<f32>,
         pub lse: Vec<f32>,
-        kept: Vec<Vec<u8>>,
-        counters: Vec<SkipCounters>,
+        pub kept: Vec<Vec<u8>>,
+        pub counters: Vec<SkipCounters>,
     }
 
     impl Exact {
@@ -167,6 +167,12 @@ pub(crate) mod tests {
             // Rows see the same keys through scores of different height.
             q.iter_mut().step_by(head_dim).for_each(|x| *x = 8.0 * (1.0 + below(3) as f32));
             Self { geometry, layout, q, k, v, tables, seqs }
+        }
+
+        /// The same with scores that are multiples of 1/64 bit instead: exact for kernels that count in bits, and in nats on no bin's edge but 0.
+        pub(crate) fn in_bits(mut self) -> Self {
+            self.geometry.scale = std::f32::consts::LN_2 / 8.0;
+            self
         }
 
         /// Runs `compute` on the call, every sequence at this threshold.

@@ -12,6 +12,7 @@ use super::graph::{Graphs, Key, Skipping};
 use super::launch::{Shape, launch};
 use super::ledger;
 use super::matmul::{self, Products};
+use super::measure::Measuring;
 use super::memory::{DeviceBuffer, Pinned};
 use super::params::Table;
 use super::products::{Behind, Held, Norm, Product};
@@ -21,6 +22,7 @@ use super::unusable::Unusable;
 use super::weights::{Activations, Matrix, Staging};
 use crate::attention::AttnGeometry;
 use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot};
+use crate::gaps;
 use crate::ledger::{Ledger, ModelShape};
 use crate::pages::{KvFormat, PAGE, PageLayout};
 use skip_tables::{Phase, ScaleTable};
@@ -74,6 +76,7 @@ pub struct CudaBackend {
     step: StepBlock,
     graphs: Graphs,
     flights: Flights,
+    measuring: Measuring,
     /// Of the step's attention, for what its votes save.
     head_dim: usize,
     held: Held,
@@ -190,6 +193,7 @@ impl CudaBackend {
             step: StepBlock::new(&device).map_err(driver)?,
             graphs: Graphs::new(),
             flights: Flights::new(&device, max_samples).map_err(driver)?,
+            measuring: Measuring::default(),
             head_dim: 0,
             held: Held::default(),
             tables: Vec::new(),
@@ -215,6 +219,15 @@ impl CudaBackend {
 
     fn t(&self) -> &'static str {
         self.options.activations.name()
+    }
+
+    /// Where a layer's histograms are added up; 0 where the step does not measure, or the layer has no votes.
+    fn gaps_of(&mut self, geometry: &AttnGeometry) -> Result<u64, KernelError> {
+        if !self.step.step.measures() {
+            return Ok(0);
+        }
+        let at = self.measuring.next(&self.device)?;
+        Ok(if gaps::votes(geometry) { at } else { 0 })
     }
 
     /// Rows of the step, if the tensor has room for them.
@@ -351,7 +364,11 @@ impl Backend for CudaBackend {
         self.narrowed = false;
         self.gather = self.step.decode.skippable as u64 * self.token_bytes as u64 >= self.options.gather_from.max(1);
         ensure(self.rows <= self.max_rows, || format!("{} rows in a step for {}", self.rows, self.max_rows))?;
-        let key = StepBlock::bucket(seqs).filter(|_| self.options.graphs).map(|bucket| Key {
+        let measures = self.step.step.measures();
+        if measures {
+            self.measuring.begin();
+        }
+        let key = StepBlock::bucket(seqs).filter(|_| self.options.graphs && !measures).map(|bucket| Key {
             bucket,
             skipping: self.step.decode.skipping.unwrap_or(Skipping::None),
             greedy: self.step.is_greedy(),
@@ -516,7 +533,7 @@ impl Backend for CudaBackend {
             v: pool.v.ptr(),
             out: out.data.ptr(),
             tables: self.device_tables.ptr(),
-            extras: Extras::default(),
+            extras: Extras { gaps: self.gaps_of(g)?, ..Extras::default() },
         };
         let longest = self.cached.min(self.positions);
         let timed = !self.step.prefill.seqs.is_empty();
@@ -617,7 +634,11 @@ impl Backend for CudaBackend {
     fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
         // The device may be asked whether it still runs, which no recording survives.
         self.graphs.give_up(&self.device);
-        self.flights.finish(&self.device, report)
+        report.gaps.clear();
+        if self.flights.finish(&self.device, report)? {
+            report.gaps = self.measuring.take(&self.device)?;
+        }
+        Ok(())
     }
 
     fn logits(&self) -> Vec<Vec<f32>> {

@@ -36,6 +36,8 @@ struct Flight {
     number: u32,
     attention: Stopwatch,
     seqs: usize,
+    /// It tells votes by gap.
+    measures: bool,
     /// Places of sequences that draw, in the order of their rows.
     drawing: Vec<usize>,
     /// Sequences that vote.
@@ -97,6 +99,7 @@ impl Flights {
                 number: 0,
                 attention: Stopwatch::new(device),
                 seqs: 0,
+                measures: false,
                 drawing: Vec::new(),
                 voting: Vec::new(),
                 draws: 0,
@@ -149,6 +152,7 @@ impl Flights {
         let flight = self.next();
         let (from, _) = block.back();
         flight.seqs = block.step.seqs.len();
+        flight.measures = block.step.measures();
         flight.drawing.clear();
         flight.drawing.extend((0..flight.seqs).filter(|&i| block.step.seqs[i].sample.is_some()));
         flight.voting.clear();
@@ -160,8 +164,8 @@ impl Flights {
         self.count += 1;
     }
 
-    /// Waits for the oldest step and gives what it gave. The stream does not record.
-    pub fn finish(&mut self, device: &Device, report: &mut StepReport) -> Result<(), KernelError> {
+    /// Waits for the oldest step and gives what it gave; whether it measured. The stream does not record.
+    pub fn finish(&mut self, device: &Device, report: &mut StepReport) -> Result<bool, KernelError> {
         if self.count == 0 {
             return Err(KernelError::Invalid("finish: no step is under way".into()));
         }
@@ -185,7 +189,7 @@ impl Flights {
             let votes: Counters = bytemuck::pod_read_unaligned(&back[at..][..size_of::<Counters>()]);
             report.counters[place] += SkipCounters { votes: votes.votes, skipped: votes.skipped, bytes_not_read: votes.skipped * saves };
         }
-        Ok(())
+        Ok(flight.measures)
     }
 }
 

@@ -1,13 +1,58 @@
 //! Measuring on the device: dense outputs, and histograms of the votes' gaps beside them.
 
 use super::attend::Attend;
-use super::memory::DeviceBuffer;
+use super::device::Device;
+use super::memory::{DeviceBuffer, Pinned};
 use crate::attention::AttnCall;
 use crate::backend::KernelError;
 use crate::gaps::{GAP_BINS, GapHistogram, Gaps, votes};
 use skip_tables::Phase;
 
 const HISTOGRAM_BYTES: usize = 16 * GAP_BINS;
+/// Bytes of what one sequence and layer tell.
+const LAYER_BYTES: usize = 2 * HISTOGRAM_BYTES;
+
+/// The histograms of a step that measures, a layer's behind another's.
+#[derive(Default)]
+pub(super) struct Measuring {
+    layers: Vec<DeviceBuffer>,
+    /// Layers of the step so far.
+    used: usize,
+    host: Option<Pinned>,
+}
+
+impl Measuring {
+    /// A step begins.
+    pub fn begin(&mut self) {
+        self.used = 0;
+    }
+
+    /// Where the next layer's are added up, from nothing.
+    pub fn next(&mut self, device: &Device) -> Result<u64, KernelError> {
+        match self.layers.get(self.used) {
+            Some(layer) => layer.clear(device)?,
+            None => self.layers.push(DeviceBuffer::zeroed(device, LAYER_BYTES, "histograms")?),
+        }
+        self.used += 1;
+        Ok(self.layers[self.used - 1].ptr())
+    }
+
+    /// Waits for the stream and gives the step's, one a layer.
+    pub fn take(&mut self, device: &Device) -> Result<Vec<Gaps>, KernelError> {
+        let bytes = self.used * LAYER_BYTES;
+        if self.host.as_ref().is_none_or(|host| host.bytes_len() < bytes) {
+            self.host = Some(Pinned::new(device, bytes)?);
+        }
+        let Some(host) = &mut self.host else { return Ok(Vec::new()) };
+        for (layer, to) in self.layers.iter().zip(host.bytes_mut()[..bytes].chunks_exact_mut(LAYER_BYTES)) {
+            // SAFETY: pinned, and waited for below.
+            unsafe { layer.download(device, 0, to)? };
+        }
+        device.synchronize()?;
+        let mut all = host.bytes()[..bytes].chunks_exact(HISTOGRAM_BYTES).map(histogram);
+        Ok(std::iter::from_fn(|| Some([all.next()?, all.next()?])).collect())
+    }
+}
 
 impl Attend {
     /// Computes the call densely, whatever its thresholds, and tells every sequence's votes by gap: 128 × 128 tiles, or runs of 32 keys and

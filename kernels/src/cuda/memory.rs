@@ -34,6 +34,12 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
+    /// Makes all of it zero, after what is enqueued.
+    pub fn clear(&self, device: &Device) -> Result<(), KernelError> {
+        // SAFETY: the buffer has that many bytes.
+        unsafe { result::memset_d8_async(self.ptr, 0, self.bytes, device.stream.cu_stream()) }.map_err(fault)
+    }
+
     /// Copies `data` to offset `at`, after what is enqueued; `data` must stay until the copy is done.
     ///
     /// # Safety

@@ -414,7 +414,16 @@ mod tests {
 
     fn step(tokens: &[u32], start: usize, phase: Phase, pages: &[u32]) -> Step {
         let mut step = Step::default();
-        let seq = SeqStep { tokens, start, final_len: start + tokens.len(), phase, table: None, block_table: pages, sample: None };
+        let seq = SeqStep {
+            tokens,
+            start,
+            final_len: start + tokens.len(),
+            phase,
+            table: None,
+            block_table: pages,
+            sample: None,
+            measure: false,
+        };
         step.begin(&[seq], &[]).unwrap();
         step
     }
@@ -440,7 +449,8 @@ mod tests {
     #[test]
     fn steps_that_may_be_recorded() {
         let greedy = crate::sampling::SamplingParams::default();
-        let seq = |phase, sample| SeqStep { tokens: &[1], start: 5, final_len: 6, phase, table: None, block_table: &[0], sample };
+        let seq =
+            |phase, sample| SeqStep { tokens: &[1], start: 5, final_len: 6, phase, table: None, block_table: &[0], sample, measure: false };
         let decode = seq(Phase::Decode, Some(&greedy));
         assert_eq!(StepBlock::bucket(&vec![decode.clone(); 5]), Some(8));
         assert_eq!(StepBlock::bucket(&vec![decode.clone(); 65]), None);
@@ -461,6 +471,7 @@ mod tests {
             table: slot.map(crate::backend::TableSlot),
             block_table: &[0],
             sample: None,
+            measure: false,
         };
         assert_eq!(table_place(3, &seq(None), &tables), -1);
         assert_eq!(table_place(3, &seq(Some(0)), &tables), 0);

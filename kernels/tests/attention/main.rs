@@ -3,4 +3,5 @@
 mod calls;
 mod decode;
 mod fixture;
+mod measure;
 mod prefill;

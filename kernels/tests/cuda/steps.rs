@@ -93,7 +93,16 @@ impl<'a, B: Backend> Player<'a, B> {
         let tokens = vec![self.script.poison(); MAX_ROWS];
         for block_table in pages.chunks(MAX_ROWS / PAGE) {
             let tokens = &tokens[..block_table.len() * PAGE];
-            let seq = SeqStep { tokens, start: 0, final_len: tokens.len(), phase: Phase::Prefill, table: None, block_table, sample: None };
+            let seq = SeqStep {
+                tokens,
+                start: 0,
+                final_len: tokens.len(),
+                phase: Phase::Prefill,
+                table: None,
+                block_table,
+                sample: None,
+                measure: false,
+            };
             self.step(&[seq])?;
         }
         Ok(())
@@ -114,6 +123,7 @@ impl<'a, B: Backend> Player<'a, B> {
                 table: table.map(TableSlot),
                 block_table: &seq.pages,
                 sample: part.sample.then_some(&greedy),
+                measure: false,
             }
         });
         let seqs = seqs.collect::<Vec<_>>();

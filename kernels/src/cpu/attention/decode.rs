@@ -3,6 +3,7 @@
 //! Dense attention scores and weighs a span in one pass, each span with its own maximum. Skipping scans all keys first, so that the vote
 //! sees the true row maximum, and then gathers the values of the surviving runs.
 
+use super::bits;
 use super::runs::{Rows, ask, dots, exponentials, gather, maximum, values};
 use super::scratch::{Scratch, Shared};
 use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES};
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Keys a span: two pages.
 pub(super) const SPAN: usize = 2 * PAGE;
-const RUN: usize = DEFAULT_VOTES.run;
+pub(super) const RUN: usize = DEFAULT_VOTES.run;
 /// How many keys ahead of the scan are asked for: the processor's own prefetcher leaves more than half of the bandwidth unused.
 const PREFETCH: usize = 32;
 
@@ -30,12 +31,12 @@ pub(super) struct Group {
     /// Index of the first span in the partial results.
     first_span: usize,
     /// Where the group's scores start (skipping only): `[head][spans · SPAN]`, and its maxima: `[head][runs]`, then `[head][spans]`.
-    scores: usize,
+    pub scores: usize,
     run_max: usize,
 }
 
 impl Group {
-    fn spans(&self) -> Range<usize> {
+    pub(super) fn spans(&self) -> Range<usize> {
         if self.keys.is_empty() { 0..0 } else { self.keys.start / SPAN..self.keys.end.div_ceil(SPAN) }
     }
 }
@@ -44,12 +45,12 @@ impl Group {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub group: usize,
-    span: usize,
+    pub span: usize,
 }
 
 /// What all items of a call share.
 pub(super) struct Decode<'a> {
-    geometry: AttnGeometry,
+    pub geometry: AttnGeometry,
     q: &'a [f32],
     q_stride: usize,
     kv: KvView<'a>,
@@ -61,7 +62,7 @@ pub(super) struct Decode<'a> {
     kept: Option<Vec<Shared<u8>>>,
     /// Votes, skips and keys not read of each sequence.
     tallies: Vec<[AtomicU64; 3]>,
-    scores: Shared<f32>,
+    pub scores: Shared<f32>,
     run_max: Shared<f32>,
     partials: Shared<f32>,
 }
@@ -154,8 +155,19 @@ impl<'a> Decode<'a> {
         unsafe { self.partials.part(at..at + size) }
     }
 
-    fn keys_of(&self, group: &Group, span: usize) -> Range<usize> {
+    pub(super) fn keys_of(&self, group: &Group, span: usize) -> Range<usize> {
         (span * SPAN).max(group.keys.start)..((span + 1) * SPAN).min(group.keys.end)
+    }
+
+    /// Maxima of a skipping group, in bits: of its runs, `[head][runs of whole spans]`, and of its spans, `[head][spans]`.
+    ///
+    /// # Safety
+    /// Every span of the group was scanned, and nobody scans meanwhile.
+    pub(super) unsafe fn maxima(&self, group: &Group) -> (&[f32], &[f32]) {
+        let (heads, spans) = (self.geometry.group(), group.spans().len());
+        let runs = heads * spans * (SPAN / RUN);
+        // SAFETY: the caller's contract.
+        unsafe { self.run_max.read(group.run_max..group.run_max + runs + heads * spans) }.split_at(runs)
     }
 
     fn set_kept(&self, group: &Group, runs: Range<usize>, value: u8) {
@@ -265,15 +277,14 @@ pub(super) unsafe fn gather_survivors<L: Lanes, const D: usize, const NL: usize,
 ) {
     let group = &call.groups[item.group];
     let Some(ln_lambda) = group.ln_lambda else { return };
-    let threshold = ln_lambda * std::f32::consts::LOG2_E;
+    let threshold = bits(ln_lambda);
     let heads = call.geometry.group();
     let keys = call.keys_of(group, item.span);
     let cache = Keys::new(&call.kv, &call.seqs[group.seq], group.kv_head);
     let spans = group.spans();
     let (stride, runs) = (spans.len() * SPAN, spans.len() * (SPAN / RUN));
-    // SAFETY: nobody writes run maxima in this pass.
-    let all = unsafe { call.run_max.read(group.run_max..group.run_max + heads * (runs + spans.len())) };
-    let (run_max, span_max) = all.split_at(heads * runs);
+    // SAFETY: the scan is over.
+    let (run_max, span_max) = unsafe { call.maxima(group) };
     let [row_max] = scratch.parts([heads]);
     for (top, spans) in row_max.iter_mut().zip(span_max.chunks_exact(spans.len())) {
         *top = maximum(spans);

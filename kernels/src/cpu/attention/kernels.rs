@@ -1,37 +1,49 @@
 //! The kernels compiled for each instruction set.
 
 use super::decode::{self, Decode};
+use super::notes::Notes;
 use super::prefill::{self, Prefill};
 use super::scratch::Scratch;
+use super::tally::Vote;
 use super::vector::Vector;
+use super::weigh;
 use crate::cpu::isa::Isa;
 use crate::cpu::lanes::Portable;
 
 /// Head sizes that kernels are compiled for.
 pub(super) const HEAD_DIMS: [usize; 3] = [64, 128, 256];
 
-pub(super) type PrefillKernel = unsafe fn(&Prefill<'_>, &prefill::Item, &mut Scratch);
+type PrefillKernel = unsafe fn(&Prefill<'_>, &prefill::Item, &mut Scratch);
 type DecodeKernel = unsafe fn(&Decode<'_>, decode::Item, &mut Scratch);
 
-/// The two passes of decode.
+/// Prefill without votes, with them, and without but weighing what could be left out.
+#[derive(Clone, Copy)]
+pub(super) struct PrefillKernels {
+    pub dense: PrefillKernel,
+    pub skip: PrefillKernel,
+    pub measure: unsafe fn(&Prefill<'_>, &prefill::Item, &mut Scratch, &mut Notes<'_>),
+}
+
+/// The two passes of decode, and one that weighs what the first has scored.
 #[derive(Clone, Copy)]
 pub(super) struct DecodeKernels {
     pub scan: DecodeKernel,
     pub gather_survivors: DecodeKernel,
+    pub weigh: unsafe fn(&Decode<'_>, decode::Item, &mut [Vec<Vote>; 2]),
 }
 
-/// The kernel of a head size and instruction set.
-pub(super) fn prefill(isa: Isa, head_dim: usize, skip: bool) -> Option<PrefillKernel> {
+/// The kernels of a head size and instruction set.
+pub(super) fn prefill(isa: Isa, head_dim: usize) -> Option<PrefillKernels> {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx => tiled_prefill(head_dim, skip),
+        Isa::Amx => tiles::prefill(head_dim),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::prefill(head_dim, skip),
+        Isa::Avx512 | Isa::Avx512Bf16 => avx512::prefill(head_dim),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::prefill(head_dim, skip),
+        Isa::Avx2 => avx2::prefill(head_dim),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonBf16 => neon::prefill(head_dim, skip),
-        _ => portable::prefill(head_dim, skip),
+        Isa::Neon | Isa::NeonBf16 => neon::prefill(head_dim),
+        _ => portable::prefill(head_dim),
     }
 }
 
@@ -48,24 +60,46 @@ pub(super) fn decode(isa: Isa, head_dim: usize) -> Option<DecodeKernels> {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c")]
-unsafe fn tiled<const D: usize, const SKIP: bool>(call: &Prefill<'_>, item: &prefill::Item, scratch: &mut Scratch) {
-    // SAFETY: the caller has detected the features and keeps the kernel's contract.
-    unsafe { prefill::run::<Tiled<'_, D>, D, SKIP>(call, item, scratch) }
+/// Kernels of the head size, out of functions of their names that are generic over it.
+macro_rules! by_head_dim {
+    ($head_dim:expr, $kernels:ident { $($kernel:ident),+ }) => {
+        Some(match $head_dim {
+            64 => $kernels { $($kernel: $kernel::<64>),+ },
+            128 => $kernels { $($kernel: $kernel::<128>),+ },
+            256 => $kernels { $($kernel: $kernel::<256>),+ },
+            _ => return None,
+        })
+    };
 }
 
-#[cfg(target_arch = "x86_64")]
-fn tiled_prefill(head_dim: usize, skip: bool) -> Option<PrefillKernel> {
-    Some(match (head_dim, skip) {
-        (64, false) => tiled::<64, false>,
-        (64, true) => tiled::<64, true>,
-        (128, false) => tiled::<128, false>,
-        (128, true) => tiled::<128, true>,
-        (256, false) => tiled::<256, false>,
-        (256, true) => tiled::<256, true>,
-        _ => return None,
-    })
+/// Compiles the kernels of prefill over an engine and its lanes.
+macro_rules! prefill_kernels {
+    ($engine:ty, $lanes:ty, $(#[$feature:meta])?) => {
+        $(#[$feature])?
+        unsafe fn dense<const D: usize>(call: &Prefill<'_>, item: &prefill::Item, scratch: &mut Scratch) {
+            // SAFETY: the caller has detected the features and keeps the kernel's contract.
+            unsafe { prefill::run::<$engine, D, false>(call, item, scratch, &mut ()) }
+        }
+
+        $(#[$feature])?
+        unsafe fn skip<const D: usize>(call: &Prefill<'_>, item: &prefill::Item, scratch: &mut Scratch) {
+            // SAFETY: as above.
+            unsafe { prefill::run::<$engine, D, true>(call, item, scratch, &mut ()) }
+        }
+
+        $(#[$feature])?
+        unsafe fn measure<const D: usize>(call: &Prefill<'_>, item: &prefill::Item, scratch: &mut Scratch, notes: &mut Notes<'_>) {
+            // SAFETY: as above.
+            unsafe {
+                prefill::run::<$engine, D, false>(call, item, scratch, notes);
+                notes.weigh::<$lanes>();
+            }
+        }
+
+        pub(super) fn prefill(head_dim: usize) -> Option<PrefillKernels> {
+            by_head_dim!(head_dim, PrefillKernels { dense, skip, measure })
+        }
+    };
 }
 
 /// Compiles the kernels over one set of lanes: `$nl` lanes a vector, `$nv` vectors a panel.
@@ -74,11 +108,7 @@ macro_rules! kernels {
         mod $module {
             use super::*;
 
-            $(#[$feature])?
-            unsafe fn run<const D: usize, const SKIP: bool>(call: &Prefill<'_>, item: &prefill::Item, scratch: &mut Scratch) {
-                // SAFETY: the caller has detected the features and keeps the kernel's contract.
-                unsafe { prefill::run::<Vector<'_, $lanes, D, $nv, { $nl * $nv }>, D, SKIP>(call, item, scratch) }
-            }
+            prefill_kernels!(Vector<'_, $lanes, D, $nv, { $nl * $nv }>, $lanes, $(#[$feature])?);
 
             $(#[$feature])?
             unsafe fn scan<const D: usize>(call: &Decode<'_>, item: decode::Item, scratch: &mut Scratch) {
@@ -92,32 +122,26 @@ macro_rules! kernels {
                 unsafe { decode::gather_survivors::<$lanes, D, $nl, $nv>(call, item, scratch) }
             }
 
-            pub(super) fn prefill(head_dim: usize, skip: bool) -> Option<PrefillKernel> {
-                Some(match (head_dim, skip) {
-                    (64, false) => run::<64, false>,
-                    (64, true) => run::<64, true>,
-                    (128, false) => run::<128, false>,
-                    (128, true) => run::<128, true>,
-                    (256, false) => run::<256, false>,
-                    (256, true) => run::<256, true>,
-                    _ => return None,
-                })
+            $(#[$feature])?
+            unsafe fn weigh<const D: usize>(call: &Decode<'_>, item: decode::Item, votes: &mut [Vec<Vote>; 2]) {
+                // SAFETY: as above.
+                unsafe { weigh::weigh::<$lanes, $nl>(call, item, votes) }
             }
 
             pub(super) fn decode(head_dim: usize) -> Option<DecodeKernels> {
-                Some(match head_dim {
-                    64 => DecodeKernels { scan: scan::<64>, gather_survivors: gather_survivors::<64> },
-                    128 => DecodeKernels { scan: scan::<128>, gather_survivors: gather_survivors::<128> },
-                    256 => DecodeKernels { scan: scan::<256>, gather_survivors: gather_survivors::<256> },
-                    _ => return None,
-                })
+                by_head_dim!(head_dim, DecodeKernels { scan, gather_survivors, weigh })
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-use super::tiled::Tiled;
+mod tiles {
+    use super::*;
+    use crate::cpu::attention::tiled::Tiled;
+
+    prefill_kernels!(Tiled<'_, D>, Avx512, #[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c")]);
+}
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::lanes::x86::{Avx2, Avx512};
 #[cfg(target_arch = "x86_64")]

@@ -6,19 +6,28 @@
 mod amx;
 mod decode;
 mod kernels;
+mod measure;
+#[cfg(test)]
+mod measure_tests;
+mod notes;
 mod prefill;
 mod runs;
 mod scratch;
+mod tally;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 mod vector;
+mod weigh;
 
 pub use super::isa::Isa;
+pub use measure::measure_on;
+
 use super::pool::Pool;
 use super::reference;
 use crate::attention::{AttnCall, AttnGeometry, DEFAULT_VOTES, SkipCounters};
 use crate::backend::KernelError;
+use measure::Tallies;
 
 /// Attention of prompt chunks: any `q_len`, votes per 128×128 tile and head.
 pub fn prefill(call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
@@ -48,17 +57,35 @@ fn best() -> Isa {
 
 /// `prefill` with a given instruction set, which must be one of `Isa::available`.
 pub fn prefill_on(isa: Isa, call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), KernelError> {
+    run_prefill(isa, call, pool, None)
+}
+
+/// ln λ, or any score, in the kernels' unit: nats · log₂e.
+const fn bits(nats: f32) -> f32 {
+    nats * std::f32::consts::LOG2_E
+}
+
+/// Prefill, with the votes of every sequence added to the tallies if there are some.
+fn run_prefill(isa: Isa, call: &mut AttnCall<'_>, pool: &Pool, tallies: Option<&Tallies>) -> Result<(), KernelError> {
     call.check()?;
-    let d = call.geometry.head_dim;
-    let (Some(dense), Some(skip)) = (kernels::prefill(isa, d, false), kernels::prefill(isa, d, true)) else {
+    let Some(kernels) = kernels::prefill(isa, call.geometry.head_dim) else {
         return reference::prefill(call, &DEFAULT_VOTES);
     };
     let shared = prefill::Prefill::new(call);
     let items = shared.plan(pool.workers());
     pool.run(items.len(), &|i, _| {
-        let kernel = if items[i].ln_lambda.is_some() { skip } else { dense };
+        let item = &items[i];
         // SAFETY: `isa` is available, the call was checked, and the pool hands out every item once.
-        scratch::with(|s| unsafe { kernel(&shared, &items[i], s) });
+        scratch::with(|s| unsafe {
+            match tallies {
+                _ if item.ln_lambda.is_some() => (kernels.skip)(&shared, item, s),
+                None => (kernels.dense)(&shared, item, s),
+                Some(_) => (),
+            }
+            if let Some(tallies) = tallies {
+                tallies.run(&kernels, &shared, item, s);
+            }
+        });
     });
     let tallies: Vec<_> = (0..call.seqs.len()).map(|i| shared.tally(i)).collect();
     for (counters, (votes, skipped)) in call.counters.iter_mut().zip(tallies) {
@@ -78,7 +105,7 @@ pub fn decode_on(isa: Isa, call: &mut AttnCall<'_>, pool: &Pool) -> Result<(), K
     };
     let (groups, items, sizes) = decode::plan(call);
     let skips = sizes.scores > 0;
-    scratch::with_shared(|buffers| {
+    scratch::with_second(|buffers| {
         let buffers = buffers.parts([sizes.scores, sizes.run_max, sizes.partials]);
         let shared = decode::Decode::new(call, groups, items, buffers);
         pool.run(shared.items.len(), &|i, _| {

@@ -1,5 +1,6 @@
 //! Prefill: one item is a tile of query rows, a KV head and some of its query heads; keys ascend and the heads share each converted tile.
 
+use super::bits;
 use super::scratch::{Scratch, Shared};
 use super::tile::Mask;
 use crate::attention::{AttnCall, AttnGeometry, AttnSeq, DEFAULT_VOTES};
@@ -138,6 +139,8 @@ pub(super) unsafe trait Engine<'s, const D: usize>: Sized {
     fn tile_max(&self) -> &[f32];
     /// The running maxima of head `h`.
     fn row_max(&self, h: usize) -> &[f32];
+    /// Sums of the exponentials that `accumulate` took last, relative to the running maxima; of rows that see nothing of the tile, anything.
+    fn tile_sum(&self) -> &[f32];
     /// Takes the tile just scored into the sums and accumulators of head `h`.
     unsafe fn accumulate(&mut self, h: usize, edge: Edge);
     /// Writes the `count` rows of head `h` through `Rows::write`.
@@ -204,7 +207,18 @@ impl Rows<'_> {
     }
 }
 
-/// Runs one item.
+/// Who follows an item's tiles, `b` of head `h`, through the rows' statistics in bits.
+pub(super) trait Watch {
+    /// Scored: the tile's maxima and the running ones before it.
+    fn scored(&mut self, _h: usize, _b: usize, _tile_max: &[f32], _row_max: &[f32]) {}
+    /// Taken in: the tile's maxima, the running ones with it, and its sums relative to those.
+    fn weighed(&mut self, _h: usize, _b: usize, _tile_max: &[f32], _row_max: &[f32], _tile_sum: &[f32]) {}
+}
+
+/// Nobody.
+impl Watch for () {}
+
+/// Runs one item. A sequence with a threshold that runs densely is only watched: what it gives is another kernel's to write.
 ///
 /// # Safety
 /// The features of `E`; `call` was checked and `item` planned from it; each item runs once.
@@ -213,6 +227,7 @@ pub(super) unsafe fn run<'s, E: Engine<'s, D>, const D: usize, const SKIP: bool>
     call: &Prefill<'_>,
     item: &Item,
     scratch: &'s mut Scratch,
+    watch: &mut impl Watch,
 ) {
     let seq = &call.seqs[item.seq];
     let rows = item.rows.len();
@@ -220,7 +235,8 @@ pub(super) unsafe fn run<'s, E: Engine<'s, D>, const D: usize, const SKIP: bool>
     let window = call.geometry.window.map_or(isize::MAX / 2, |w| w.min(isize::MAX as usize / 2) as isize);
     let cache = Keys::new(&call.kv, seq, item.kv_head);
     let format = call.kv.layout.format;
-    let threshold = item.ln_lambda.map_or(f32::NEG_INFINITY, |l| l * std::f32::consts::LOG2_E);
+    let threshold = item.ln_lambda.map_or(f32::NEG_INFINITY, bits);
+    let writes = SKIP || item.ln_lambda.is_none();
     let (mut votes, mut skipped) = (0, 0);
     // SAFETY: the caller's contract; pages come from the cache, whole.
     unsafe {
@@ -232,8 +248,11 @@ pub(super) unsafe fn run<'s, E: Engine<'s, D>, const D: usize, const SKIP: bool>
             let mut have_values = false;
             for h in 0..item.heads.len() {
                 engine.scores(h, edge);
+                watch.scored(h, b, &engine.tile_max()[..rows], &engine.row_max(h)[..rows]);
                 let keep = !SKIP || votes_to_keep(&engine.tile_max()[..rows], &engine.row_max(h)[..rows], threshold);
-                record(call, item, h, b, keep);
+                if writes {
+                    record(call, item, h, b, keep);
+                }
                 votes += 1;
                 if !keep {
                     skipped += 1;
@@ -244,9 +263,10 @@ pub(super) unsafe fn run<'s, E: Engine<'s, D>, const D: usize, const SKIP: bool>
                     engine.load_values(cache.v_page(b), format, keys);
                 }
                 engine.accumulate(h, edge);
+                watch.weighed(h, b, &engine.tile_max()[..rows], &engine.row_max(h)[..rows], &engine.tile_sum()[..rows]);
             }
         }
-        for h in 0..item.heads.len() {
+        for h in 0..if writes { item.heads.len() } else { 0 } {
             engine.finish(h, &mut call.rows(item, h), rows);
         }
     }

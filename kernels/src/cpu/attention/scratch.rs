@@ -30,12 +30,12 @@ impl Scratch {
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { lines: Vec::new() }) };
-    static SHARED: RefCell<Scratch> = const { RefCell::new(Scratch { lines: Vec::new() }) };
+    static SECOND: RefCell<Scratch> = const { RefCell::new(Scratch { lines: Vec::new() }) };
 }
 
-/// Runs `f` with the calling thread's second scratch, for what its workers share.
-pub(super) fn with_shared<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
-    SHARED.with_borrow_mut(f)
+/// Runs `f` with this thread's second scratch: what a caller's workers share, or a worker's notes beside its kernel's buffers.
+pub(super) fn with_second<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    SECOND.with_borrow_mut(f)
 }
 
 /// Runs `f` with this thread's scratch.

@@ -137,6 +137,8 @@ pub(super) struct Stats {
     pub tile_max: *const f32,
     /// What the rows' accumulators shrink by in this tile.
     pub alpha: *mut f32,
+    /// Sum of this tile's exponentials.
+    pub tile_sum: *mut f32,
 }
 
 /// Turns scores into exponentials in place and updates the statistics.
@@ -176,6 +178,7 @@ pub(super) unsafe fn exponentials<L: Lanes, const NV: usize>(keys: usize, scores
                 key += 1;
             }
             let sum = L::add(L::add(sums[0], sums[1]), L::add(sums[2], sums[3]));
+            L::store(stats.tile_sum.add(at), sum);
             L::store(stats.sum.add(at), L::fma(L::load(stats.sum.add(at)), alpha, sum));
         }
     }

@@ -39,6 +39,7 @@ pub(super) struct Tiled<'s, const D: usize> {
     row_max: &'s mut [f32],
     sum: &'s mut [f32],
     tile_max: &'s mut [f32],
+    tile_sum: &'s mut [f32],
     /// `[16][D]`.
     rows: &'s mut [f32],
 }
@@ -54,8 +55,8 @@ unsafe impl<'s, const D: usize> Engine<'s, D> for Tiled<'s, D> {
     unsafe fn new(call: &Prefill<'_>, item: &Item, scratch: &'s mut Scratch) -> Self {
         const { assert!(D.is_multiple_of(STEP) && PAGE.is_multiple_of(STEP) && ROWS.is_multiple_of(STEP)) };
         let heads = item.heads.len();
-        let sizes = [PAGE * D, PAGE * D, heads * ROWS * D, ROWS * PAGE, heads * ROWS * D, heads * ROWS, heads * ROWS, ROWS, SIDE * D];
-        let [k, v, q, scores, acc, row_max, sum, tile_max, rows] = scratch.parts(sizes);
+        let sizes = [PAGE * D, PAGE * D, heads * ROWS * D, ROWS * PAGE, heads * ROWS * D, heads * ROWS, heads * ROWS, ROWS, ROWS, SIDE * D];
+        let [k, v, q, scores, acc, row_max, sum, tile_max, tile_sum, rows] = scratch.parts(sizes);
         acc.fill(0.0);
         sum.fill(0.0);
         row_max.fill(f32::NEG_INFINITY);
@@ -76,6 +77,7 @@ unsafe impl<'s, const D: usize> Engine<'s, D> for Tiled<'s, D> {
             row_max,
             sum,
             tile_max,
+            tile_sum,
             rows,
         }
     }
@@ -171,6 +173,10 @@ unsafe impl<'s, const D: usize> Engine<'s, D> for Tiled<'s, D> {
         self.tile_max
     }
 
+    fn tile_sum(&self) -> &[f32] {
+        self.tile_sum
+    }
+
     fn row_max(&self, h: usize) -> &[f32] {
         &self.row_max[h * ROWS..(h + 1) * ROWS]
     }
@@ -191,6 +197,7 @@ unsafe impl<'s, const D: usize> Engine<'s, D> for Tiled<'s, D> {
                         &mut self.row_max[line..line + SIDE],
                         &mut self.sum[line..line + SIDE],
                         &self.tile_max[at..at + SIDE],
+                        &mut self.tile_sum[at..at + SIDE],
                     );
                     rescale(&mut self.acc[line * D..(line + SIDE) * D], alpha);
                 }
@@ -294,7 +301,7 @@ unsafe fn maxima(scores: &[[f32; SIDE]], out: &mut [f32; SIDE]) {
 
 /// Turns 16 rows' scores into pairs of exponentials in place, updates the statistics, and returns what the accumulators shrink by.
 #[inline(always)]
-unsafe fn exponentials(scores: &mut [f32], row_max: &mut [f32], sum: &mut [f32], tile_max: &[f32]) -> __m512 {
+unsafe fn exponentials(scores: &mut [f32], row_max: &mut [f32], sum: &mut [f32], tile_max: &[f32], tile_sum: &mut [f32]) -> __m512 {
     // SAFETY: AVX-512; every slice is a multiple of 16 long, the scores of 32.
     unsafe {
         let old = Avx512::load(row_max.as_ptr());
@@ -312,7 +319,9 @@ unsafe fn exponentials(scores: &mut [f32], row_max: &mut [f32], sum: &mut [f32],
             _mm512_storeu_si512(pair.as_mut_ptr().cast(), first);
             _mm512_storeu_si512(pair[SIDE..].as_mut_ptr().cast(), second);
         }
-        let total = Avx512::fma(Avx512::load(sum.as_ptr()), alpha, Avx512::add(sums[0], sums[1]));
+        let here = Avx512::add(sums[0], sums[1]);
+        Avx512::store(tile_sum.as_mut_ptr(), here);
+        let total = Avx512::fma(Avx512::load(sum.as_ptr()), alpha, here);
         Avx512::store(sum.as_mut_ptr(), total);
         alpha
     }

@@ -25,6 +25,7 @@ pub(super) struct Vector<'s, L: Lanes, const D: usize, const NV: usize, const PA
     sum: &'s mut [f32],
     tile_max: &'s mut [f32],
     alpha: &'s mut [f32],
+    tile_sum: &'s mut [f32],
     lanes: PhantomData<L>,
 }
 
@@ -39,16 +40,26 @@ unsafe impl<'s, L: Lanes, const D: usize, const NV: usize, const PANEL: usize> E
     unsafe fn new(call: &Prefill<'_>, item: &Item, scratch: &'s mut Scratch) -> Self {
         const { assert!(PANEL == NV * L::N && ROWS.is_multiple_of(PANEL) && D.is_multiple_of(PANEL)) };
         let heads = item.heads.len();
-        let sizes =
-            [SCORE_ROWS * D, SCORE_ROWS * D, SCORE_ROWS * ROWS, heads * ROWS * D, heads * ROWS * D, heads * ROWS, heads * ROWS, ROWS, ROWS];
-        let [k, v, scores, q, acc, row_max, sum, tile_max, alpha] = scratch.parts(sizes);
+        let sizes = [
+            SCORE_ROWS * D,
+            SCORE_ROWS * D,
+            SCORE_ROWS * ROWS,
+            heads * ROWS * D,
+            heads * ROWS * D,
+            heads * ROWS,
+            heads * ROWS,
+            ROWS,
+            ROWS,
+            ROWS,
+        ];
+        let [k, v, scores, q, acc, row_max, sum, tile_max, alpha, tile_sum] = scratch.parts(sizes);
         acc.fill(0.0);
         sum.fill(0.0);
         row_max.fill(f32::NEG_INFINITY);
         for (h, q) in q.chunks_exact_mut(ROWS * D).enumerate() {
             pack::<D, PANEL>(&call.rows(item, h), item.rows.len(), call.scale(), q);
         }
-        Self { k, v, scores, q, acc, row_max, sum, tile_max, alpha, lanes: PhantomData }
+        Self { k, v, scores, q, acc, row_max, sum, tile_max, alpha, tile_sum, lanes: PhantomData }
     }
 
     #[inline(always)]
@@ -89,6 +100,10 @@ unsafe impl<'s, L: Lanes, const D: usize, const NV: usize, const PANEL: usize> E
         self.tile_max
     }
 
+    fn tile_sum(&self) -> &[f32] {
+        self.tile_sum
+    }
+
     fn row_max(&self, h: usize) -> &[f32] {
         &self.row_max[h * ROWS..(h + 1) * ROWS]
     }
@@ -107,6 +122,7 @@ unsafe impl<'s, L: Lanes, const D: usize, const NV: usize, const PANEL: usize> E
                 sum: self.sum[h * ROWS + at..][..PANEL].as_mut_ptr(),
                 tile_max: self.tile_max[at..at + PANEL].as_ptr(),
                 alpha: self.alpha[at..at + PANEL].as_mut_ptr(),
+                tile_sum: self.tile_sum[at..at + PANEL].as_mut_ptr(),
             };
             // SAFETY: `reach` keys of scores and values, PANEL statistics and rows, by the slices above.
             unsafe {
