@@ -5,7 +5,7 @@ use crate::generation::Generation;
 use crate::protocol::error::Error;
 use crate::protocol::{
     ChatMessage, GenerationOptions, LogitBias, Priority, Prompt, RequestTables, ResponseFormat, SkipdOptions, Stop, StructuredOutputs,
-    Tool, ToolChoice,
+    Tool, ToolChoice, milliseconds,
 };
 
 /// A chat under construction: its messages.
@@ -211,9 +211,9 @@ impl<Kind, C> RequestBuilder<'_, Kind, C> {
         self
     }
 
-    /// Give up this long after the request arrived.
+    /// Give up this long after the request arrived; the daemon refuses one of no length.
     pub fn deadline(mut self, after: std::time::Duration) -> Self {
-        self.own().deadline_ms = Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
+        self.own().deadline_ms = Some(milliseconds(after));
         self
     }
 

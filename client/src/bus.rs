@@ -2,9 +2,10 @@
 
 use crate::generation::Generation;
 use crate::lines::Lines;
+use crate::patience::Patience;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::{
-    Activity, ChatMessage, GenerationOptions, JobStatus, Phase, PinPrefix, Prefix, PrefixList, Selector, SetTableOptions, Status,
+    Activity, ChatMessage, GenerationOptions, JobList, JobStatus, Phase, PinPrefix, Prefix, PrefixList, Selector, SetTableOptions, Status,
     StreamEvent, TableShow, TierList, names,
 };
 use crate::variant;
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
 use zbus::wire::{DynamicDeserialize, DynamicType, OwnedObjectPath, OwnedVariant, Variant};
@@ -20,12 +22,15 @@ use zbus::{Connection, Message};
 
 /// Longer prompts go in a sealed memory file: buses limit messages, and this one is not copied through the bus daemon.
 const LONG_PROMPT: usize = 64 << 10;
+/// What every connection on a bus answers, with its method `Ping`.
+const PEER_INTERFACE: &str = "org.freedesktop.DBus.Peer";
 
 /// A connection to a bus on which somebody owned the daemon's name.
 #[derive(Clone, Debug)]
 pub(crate) struct Bus {
     connection: Connection,
     address: String,
+    patience: Patience,
 }
 
 impl Bus {
@@ -36,7 +41,9 @@ impl Bus {
             other => zbus::connection::Builder::address(other),
         };
         let no_bus = |error: zbus::Error| Error::new(ErrorKind::Unreachable, format!("no bus at {address}: {error}"));
-        let bus = Self { connection: builder.build().await.map_err(no_bus)?, address: address.to_owned() };
+        let patience = Patience::default();
+        let connection = patience.answer(async { builder.build().await.map_err(no_bus) }).await?;
+        let bus = Self { connection, address: address.to_owned(), patience };
         // A call starts the daemon where it can be activated, and tells whether there is one.
         bus.status().await.map_err(|error| match error.kind {
             ErrorKind::Unreachable => {
@@ -51,9 +58,32 @@ impl Bus {
         &self.address
     }
 
+    pub(crate) fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// For one request with a deadline, which begins now.
+    pub(crate) fn until(&self, deadline: Option<Duration>) -> Self {
+        self.clone().with_patience(self.patience.until(deadline))
+    }
+
+    async fn ask<B: serde::Serialize + DynamicType>(&self, path: &str, interface: &str, method: &str, body: &B) -> Result<Message, Error> {
+        self.connection.call_method(Some(names::BUS_NAME), path, Some(interface), method, body).await.map_err(from_bus)
+    }
+
+    /// Waits until the daemon has answered anything at all.
+    async fn look(&self) {
+        // What it answers, or that it cannot, is for the call beside this one to find out.
+        let _ = self.ask(names::OBJECT_PATH, PEER_INTERFACE, "Ping", &()).await;
+    }
+
     async fn message<B: serde::Serialize + DynamicType>(&self, interface: &str, method: &str, body: &B) -> Result<Message, Error> {
-        let to = Some(names::BUS_NAME);
-        self.connection.call_method(to, names::OBJECT_PATH, Some(interface), method, body).await.map_err(from_bus)
+        self.patience.answer(self.ask(names::OBJECT_PATH, interface, method, body)).await
+    }
+
+    /// The same where the answer is the end of long work.
+    async fn outcome<B: serde::Serialize + DynamicType>(&self, interface: &str, method: &str, body: &B) -> Result<Message, Error> {
+        self.patience.outcome(self.ask(names::OBJECT_PATH, interface, method, body), || self.look()).await
     }
 
     async fn call<B, R>(&self, interface: &str, method: &str, body: &B) -> Result<R, Error>
@@ -94,7 +124,12 @@ impl Bus {
     async fn start<B: serde::Serialize + DynamicType>(&self, method: &str, body: &B) -> Result<Generation, Error> {
         let (_request, stream): (OwnedObjectPath, zbus::OwnedFd) = self.call(names::MANAGER_INTERFACE, method, body).await?;
         // Whoever leaves the bus has its requests cancelled: a generation keeps its client there.
-        Ok(Generation::new(events(Reader::new(stream.into())?, self.connection.clone())))
+        let bus = self.clone();
+        let look = move || {
+            let bus = bus.clone();
+            async move { bus.look().await }
+        };
+        Ok(Generation::new(self.patience.events(events(Reader::new(stream.into())?), look)))
     }
 
     pub(crate) async fn tokenize(&self, text: &str) -> Result<Vec<u32>, Error> {
@@ -102,7 +137,7 @@ impl Bus {
     }
 
     pub(crate) async fn drain(&self) -> Result<(), Error> {
-        self.message(names::MANAGER_INTERFACE, "Drain", &()).await.map(drop)
+        self.outcome(names::MANAGER_INTERFACE, "Drain", &()).await.map(drop)
     }
 
     pub(crate) async fn set_table(&self, phase: Phase, selector: &Selector, options: &SetTableOptions) -> Result<(), Error> {
@@ -132,11 +167,11 @@ impl Bus {
     }
 
     pub(crate) async fn pin_prefix(&self, prefix: &PinPrefix) -> Result<Prefix, Error> {
-        self.dict_of(names::PREFIXES_INTERFACE, "Pin", &(detailed(&prefix.to_bus()),)).await
+        read(&self.outcome(names::PREFIXES_INTERFACE, "Pin", &(detailed(&prefix.to_bus()),)).await?, "Pin")
     }
 
     pub(crate) async fn drop_prefix(&self, name: &str) -> Result<Prefix, Error> {
-        self.dict_of(names::PREFIXES_INTERFACE, "Drop", &(name,)).await
+        read(&self.message(names::PREFIXES_INTERFACE, "Drop", &(name,)).await?, "Drop")
     }
 
     /// Starts a job; gives its id.
@@ -145,13 +180,17 @@ impl Bus {
         Ok(path.as_str().rsplit('/').next().unwrap_or_default().to_owned())
     }
 
+    pub(crate) async fn jobs(&self) -> Result<JobList, Error> {
+        self.dict(names::JOBS_INTERFACE, "List").await
+    }
+
     pub(crate) async fn job(&self, id: &str) -> Result<JobStatus, Error> {
-        self.dict_at(&job_path(id), names::JOB_INTERFACE, "Show").await
+        let found = self.jobs().await?.jobs.into_iter().find(|job| job.id == id);
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no job {id}")).at("id"))
     }
 
     pub(crate) async fn cancel_job(&self, id: &str) -> Result<(), Error> {
-        let (to, interface) = (Some(names::BUS_NAME), Some(names::JOB_INTERFACE));
-        self.connection.call_method(to, job_path(id).as_str(), interface, "Cancel", &()).await.map(drop).map_err(from_bus)
+        self.call(names::JOBS_INTERFACE, "Cancel", &(id,)).await
     }
 
     async fn dict<T: DeserializeOwned>(&self, interface: &str, method: &str) -> Result<T, Error> {
@@ -159,17 +198,7 @@ impl Bus {
     }
 
     async fn dict_at<T: DeserializeOwned>(&self, path: &str, interface: &str, method: &str) -> Result<T, Error> {
-        let reply = self.connection.call_method(Some(names::BUS_NAME), path, Some(interface), method, &()).await.map_err(from_bus)?;
-        read(&reply, method)
-    }
-
-    /// The same of a method that takes something.
-    async fn dict_of<B, T>(&self, interface: &str, method: &str, body: &B) -> Result<T, Error>
-    where
-        B: serde::Serialize + DynamicType,
-        T: DeserializeOwned,
-    {
-        read(&self.message(interface, method, body).await?, method)
+        read(&self.patience.answer(self.ask(path, interface, method, &())).await?, method)
     }
 }
 
@@ -179,12 +208,6 @@ fn read<T: DeserializeOwned>(reply: &Message, method: &str) -> Result<T, Error> 
     let foreign = |error: String| Error::new(ErrorKind::Protocol, format!("the answer of {method} is not understood: {error}"));
     let object = variant::from_dict(&dict).map_err(|error| foreign(error.to_string()))?;
     serde_json::from_value(Value::Object(object)).map_err(|error| foreign(error.to_string()))
-}
-
-/// Where a job is; an id that is none of ours leads nowhere.
-fn job_path(id: &str) -> String {
-    let known = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric());
-    format!("{}/{}", names::JOB_PATH_PREFIX, if known { id } else { "none" })
 }
 
 /// Options as an `a{sv}` that also asks for errors with their field and numbers.
@@ -243,11 +266,8 @@ fn open(fd: OwnedFd) -> std::io::Result<Box<dyn AsyncRead + Send + Unpin>> {
     Ok(Box::new(tokio::net::UnixStream::from_std(socket)?))
 }
 
-/// The events of a stream; `kept` lives as long as it is read.
-fn events(reader: Reader, kept: impl Send) -> impl futures_util::Stream<Item = Result<StreamEvent, Error>> + Send {
-    futures_util::stream::try_unfold((reader, kept), |(mut reader, kept)| async move {
-        Ok(reader.next().await?.map(|event| (event, (reader, kept))))
-    })
+fn events(reader: Reader) -> impl futures_util::Stream<Item = Result<StreamEvent, Error>> + Send {
+    futures_util::stream::try_unfold(reader, |mut reader| async move { Ok(reader.next().await?.map(|event| (event, reader))) })
 }
 
 fn from_bus(error: zbus::Error) -> Error {
@@ -286,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn events_come_out_of_a_socket_and_its_early_end_is_an_error() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut generation = Generation::new(events(Reader::new(ours.into()).unwrap(), ()));
+        let mut generation = Generation::new(events(Reader::new(ours.into()).unwrap()));
         theirs.write_all(b"{\"event\":\"text\",\"te").unwrap();
         theirs.write_all(b"xt\":\"a\"}\n").unwrap();
         assert_eq!(generation.next().await.unwrap().unwrap(), StreamEvent::Text { text: "a".into(), logprobs: vec![] });
@@ -298,7 +318,7 @@ mod tests {
     #[tokio::test]
     async fn events_come_out_of_a_pipe() {
         let (ours, mut theirs) = std::io::pipe().unwrap();
-        let generation = Generation::new(events(Reader::new(ours.into()).unwrap(), ()));
+        let generation = Generation::new(events(Reader::new(ours.into()).unwrap()));
         let end = StreamEvent::Finished { reason: FinishReason::Length, usage: Usage::default(), error: None };
         writeln!(theirs, "{{\"event\":\"text\",\"text\":\"a\"}}\n{}", serde_json::to_string(&end).unwrap()).unwrap();
         assert_eq!(generation.answer().await.unwrap().text, "a");
@@ -307,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn dropping_the_generation_closes_the_stream() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        drop(Generation::new(events(Reader::new(ours.into()).unwrap(), ())));
+        drop(Generation::new(events(Reader::new(ours.into()).unwrap())));
         assert!(theirs.write_all(b"x").is_err());
     }
 }

@@ -5,29 +5,30 @@ use crate::builder::{Chat, RequestBuilder, Text};
 use crate::bus::Bus;
 use crate::generation::Generation;
 use crate::http::Socket;
+use crate::patience::Patience;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::names;
 use crate::protocol::{
-    Activity, ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix,
-    PrefixList, Prompt, Ready, Selector, SetTable, SetTableOptions, StartJob, State, Status, StreamOptions, TableShow, TierList,
-    TokenizeRequest, TokenizeResponse,
+    Activity, ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobList, JobStatus, ModelList, Phase, PhaseTable, PinPrefix,
+    Prefix, PrefixList, Prompt, Selector, SetTable, SetTableOptions, StartJob, Status, StreamOptions, TableShow, TierList, TokenizeRequest,
+    TokenizeResponse,
 };
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Between two looks at a loading daemon.
-const POLL: Duration = Duration::from_millis(50);
-
-/// A connection to a daemon. Cheap to clone; all methods take `&self`.
+/// A connection to a daemon. Cheap to clone; all methods take `&self`. It stays good when the daemon is started again: over the socket each request
+/// opens its own connection, and on a bus the daemon is called by its name.
+///
+/// Nobody waits for ever for a daemon that hangs: see [`with_timeout`](Self::with_timeout).
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Transport,
 }
 
 #[derive(Clone, Debug)]
-enum Transport {
+pub(crate) enum Transport {
     Socket(Socket),
     Bus(Bus),
 }
@@ -39,7 +40,7 @@ impl Client {
     /// `Unreachable` names every path tried.
     pub async fn connect() -> Result<Self, Error> {
         let path = address::find(address::candidates(address::process_env)).await?;
-        Ok(Self { transport: Transport::Socket(Socket::new(path)) })
+        Ok(Self::over(Transport::Socket(Socket::new(path))))
     }
 
     /// The daemon at a given socket.
@@ -48,7 +49,7 @@ impl Client {
     /// `Unreachable` where nothing listens there.
     pub async fn connect_socket(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = address::find(vec![path.into()]).await?;
-        Ok(Self { transport: Transport::Socket(Socket::new(path)) })
+        Ok(Self::over(Transport::Socket(Socket::new(path))))
     }
 
     /// The daemon on a bus: `system`, `session`, or a D-Bus address (`unix:path=…`).
@@ -56,7 +57,27 @@ impl Client {
     /// # Errors
     /// `Unreachable` where there is no bus, or nobody owns the daemon's name.
     pub async fn connect_bus(address: &str) -> Result<Self, Error> {
-        Ok(Self { transport: Transport::Bus(Bus::connect(address).await?) })
+        Ok(Self::over(Transport::Bus(Bus::connect(address).await?)))
+    }
+
+    pub(crate) fn over(transport: Transport) -> Self {
+        Self { transport }
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// How long a call waits for its answer, and a request for being taken, before it is `Unreachable`: 30 seconds where nothing is said, and None
+    /// is for ever. What takes as long as it takes (an answer's events, a pin, a drain) is waited for as long as the daemon lives: after each
+    /// such time of silence it is asked for something else, and given up where that is not answered in time either. A request with a deadline
+    /// ends with `Deadline` five seconds after it, whatever the daemon does.
+    pub fn with_timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        let patience = Patience::new(timeout.into());
+        Self::over(match self.transport {
+            Transport::Socket(socket) => Transport::Socket(socket.with_patience(patience)),
+            Transport::Bus(bus) => Transport::Bus(bus.with_patience(patience)),
+        })
     }
 
     /// Where the daemon was found, for messages.
@@ -80,25 +101,27 @@ impl Client {
     pub(crate) async fn send_chat(&self, messages: Vec<ChatMessage>, mut options: GenerationOptions) -> Result<Generation, Error> {
         // Here too: JSON has no NaN, and would carry one as a field that was not set.
         options.check()?;
+        let deadline = deadline(&options);
         match &self.transport {
             Transport::Socket(socket) => {
                 stream_with_usage(&mut options);
-                socket.stream(names::CHAT_COMPLETIONS, &ChatRequest { options, ..ChatRequest::new(messages) }).await
+                socket.until(deadline).stream(names::CHAT_COMPLETIONS, &ChatRequest { options, ..ChatRequest::new(messages) }).await
             }
-            Transport::Bus(bus) => bus.chat(&messages, &options).await,
+            Transport::Bus(bus) => bus.until(deadline).chat(&messages, &options).await,
         }
     }
 
     pub(crate) async fn send_text(&self, prompt: Prompt, mut options: GenerationOptions) -> Result<Generation, Error> {
         options.check()?;
+        let deadline = deadline(&options);
         match &self.transport {
             Transport::Socket(socket) => {
                 stream_with_usage(&mut options);
-                socket.stream(names::COMPLETIONS, &CompletionRequest { options, ..CompletionRequest::new(prompt) }).await
+                socket.until(deadline).stream(names::COMPLETIONS, &CompletionRequest { options, ..CompletionRequest::new(prompt) }).await
             }
             Transport::Bus(bus) => match prompt {
-                Prompt::Text(text) => bus.generate(&text, &options).await,
-                Prompt::Tokens(ids) => bus.generate_tokens(&ids, &options).await,
+                Prompt::Text(text) => bus.until(deadline).generate(&text, &options).await,
+                Prompt::Tokens(ids) => bus.until(deadline).generate_tokens(&ids, &options).await,
             },
         }
     }
@@ -130,45 +153,6 @@ impl Client {
         match (status, String::from_utf8(body.to_vec())) {
             (200, Ok(text)) => Ok(text),
             _ => Err(Error::new(ErrorKind::from_http_status(status), format!("the daemon answered with status {status}"))),
-        }
-    }
-
-    /// Whether the daemon is ready, and how far it is.
-    pub async fn ready(&self) -> Result<Ready, Error> {
-        match &self.transport {
-            Transport::Socket(socket) => {
-                let (status, body) = socket.raw("GET", names::READY, Bytes::new()).await?;
-                serde_json::from_slice(&body)
-                    .map_err(|error| Error::new(ErrorKind::Protocol, format!("the answer of status {status} is not understood: {error}")))
-            }
-            Transport::Bus(bus) => {
-                let status = bus.status().await?;
-                Ok(Ready { state: status.state, progress: status.load_progress, reason: status.availability.reason })
-            }
-        }
-    }
-
-    /// Waits until the daemon is ready.
-    ///
-    /// # Errors
-    /// `NotReady` after `timeout`, also where the daemon does not answer, or at once where it failed or drains.
-    pub async fn wait_ready(&self, timeout: Duration) -> Result<(), Error> {
-        let give_up = tokio::time::Instant::now() + timeout;
-        loop {
-            // A daemon that is ready has a moment to say so, however short the timeout.
-            let answer_by = give_up.max(tokio::time::Instant::now() + POLL);
-            let silent = |_| Error::new(ErrorKind::NotReady, format!("the daemon did not answer within {timeout:?}"));
-            let ready = tokio::time::timeout_at(answer_by, self.ready()).await.map_err(silent)??;
-            match ready.state {
-                State::Ready => return Ok(()),
-                State::Failed => return Err(Error::new(ErrorKind::NotReady, format!("the daemon has failed: {}", ready.reason))),
-                State::Draining => return Err(Error::new(ErrorKind::Draining, "the daemon is draining")),
-                State::Starting | State::Loading if tokio::time::Instant::now() >= give_up => {
-                    let percent = ready.progress * 100.0;
-                    return Err(Error::new(ErrorKind::NotReady, format!("still {} after {timeout:?} ({percent:.0} %)", ready.state)));
-                }
-                State::Starting | State::Loading => tokio::time::sleep(POLL).await,
-            }
         }
     }
 
@@ -253,7 +237,7 @@ impl Client {
     /// `CacheTooSmall` with the numbers where the pinned prefixes would take more than they may, `AccessDenied`.
     pub async fn pin_prefix(&self, prefix: &PinPrefix) -> Result<Prefix, Error> {
         match &self.transport {
-            Transport::Socket(socket) => socket.call("POST", names::PREFIXES, Some(prefix)).await,
+            Transport::Socket(socket) => socket.outcome("POST", names::PREFIXES, Some(prefix)).await,
             Transport::Bus(bus) => bus.pin_prefix(prefix).await,
         }
     }
@@ -275,7 +259,7 @@ impl Client {
     pub async fn drain(&self) -> Result<(), Error> {
         match &self.transport {
             Transport::Socket(socket) => {
-                socket.call::<serde::de::IgnoredAny>("POST", names::DRAIN, NO_BODY).await?;
+                socket.outcome::<serde::de::IgnoredAny>("POST", names::DRAIN, NO_BODY).await?;
                 Ok(())
             }
             Transport::Bus(bus) => bus.drain().await,
@@ -296,12 +280,25 @@ impl Client {
         }
     }
 
-    /// How far a job is. Over the bus only jobs that were started there are known.
+    /// The jobs that are remembered, the oldest first.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn jobs(&self) -> Result<JobList, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::JOBS, NO_BODY).await,
+            Transport::Bus(bus) => bus.jobs().await,
+        }
+    }
+
+    /// How far a job is.
     ///
     /// # Errors
     /// `NotFound`.
     pub async fn job(&self, id: &str) -> Result<JobStatus, Error> {
         match &self.transport {
+            // An id with a slash or a question mark would be another route.
+            Transport::Socket(_) if !JobStatus::is_id(id) => Err(JobStatus::unknown(id)),
             Transport::Socket(socket) => socket.call("GET", &format!("{}/{id}", names::JOBS), NO_BODY).await,
             Transport::Bus(bus) => bus.job(id).await,
         }
@@ -313,6 +310,7 @@ impl Client {
     /// `AccessDenied`, `NotFound`.
     pub async fn cancel_job(&self, id: &str) -> Result<(), Error> {
         match &self.transport {
+            Transport::Socket(_) if !JobStatus::is_id(id) => Err(JobStatus::unknown(id)),
             Transport::Socket(socket) => socket.call::<JobStatus>("POST", &format!("{}/{id}/cancel", names::JOBS), NO_BODY).await.map(drop),
             Transport::Bus(bus) => bus.cancel_job(id).await,
         }
@@ -327,6 +325,10 @@ impl Client {
 }
 
 const NO_BODY: Option<&()> = None;
+
+fn deadline(options: &GenerationOptions) -> Option<Duration> {
+    options.skipd.as_ref()?.deadline_ms.map(Duration::from_millis)
+}
 
 fn stream_with_usage(options: &mut GenerationOptions) {
     options.stream = true;

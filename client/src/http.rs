@@ -2,7 +2,9 @@
 
 use crate::address;
 use crate::generation::Generation;
+use crate::patience::Patience;
 use crate::protocol::error::{Error, ErrorBody, ErrorKind};
+use crate::protocol::names;
 use crate::sse::SseParser;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -13,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
@@ -23,6 +26,7 @@ const MAX_BODY: usize = 32 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
+    patience: Patience,
 }
 
 /// Ends the connection's task, and so the connection, when dropped.
@@ -42,7 +46,16 @@ struct Body {
 
 impl Socket {
     pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), patience: Patience::default() }
+    }
+
+    pub(crate) fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// For one request with a deadline, which begins now.
+    pub(crate) fn until(&self, deadline: Option<Duration>) -> Self {
+        self.clone().with_patience(self.patience.until(deadline))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -67,33 +80,50 @@ impl Socket {
         Ok((response.status().as_u16(), Body { incoming: response.into_body(), _connection: connection }))
     }
 
-    /// Sends a request and reads the whole answer, whatever its status.
-    pub(crate) async fn raw(&self, method: &str, route: &str, body: Bytes) -> Result<(u16, Bytes), Error> {
+    async fn ask(&self, method: &str, route: &str, body: Bytes) -> Result<(u16, Bytes), Error> {
         let method = Method::from_bytes(method.as_bytes()).map_err(|error| Error::new(ErrorKind::Protocol, error.to_string()))?;
         let (status, body) = self.exchange(method, route, body).await?;
         Ok((status, body.whole().await?))
     }
 
+    /// Waits until the daemon has answered anything at all.
+    async fn look(&self) {
+        // What it answers, or that it cannot, is for the request beside this one to find out.
+        let _ = self.ask("GET", names::READY, Bytes::new()).await;
+    }
+
+    /// Sends a request and reads the whole answer, whatever its status.
+    pub(crate) async fn raw(&self, method: &str, route: &str, body: Bytes) -> Result<(u16, Bytes), Error> {
+        self.patience.answer(self.ask(method, route, body)).await
+    }
+
     /// Sends a request and reads a JSON answer.
     pub(crate) async fn call<T: DeserializeOwned>(&self, method: &str, route: &str, body: Option<&impl Serialize>) -> Result<T, Error> {
-        let body = match body {
-            Some(body) => encode(body)?,
-            None => Bytes::new(),
-        };
-        let (status, answer) = self.raw(method, route, body).await?;
-        if !(200..300).contains(&status) {
-            return Err(refusal(status, &answer));
-        }
-        decode(&answer)
+        understood(self.raw(method, route, encoded(body)?).await?)
+    }
+
+    /// The same where the answer is the end of long work.
+    pub(crate) async fn outcome<T: DeserializeOwned>(&self, method: &str, route: &str, body: Option<&impl Serialize>) -> Result<T, Error> {
+        understood(self.patience.outcome(self.ask(method, route, encoded(body)?), || self.look()).await?)
     }
 
     /// Sends a request that is answered by server-sent events.
     pub(crate) async fn stream(&self, route: &str, body: &impl Serialize) -> Result<Generation, Error> {
-        let (status, body) = self.exchange(Method::POST, route, encode(body)?).await?;
-        if status != 200 {
-            return Err(refusal(status, &body.whole().await?));
-        }
-        Ok(Generation::new(events(body)))
+        let sent = encode(body)?;
+        let taken = async {
+            let (status, body) = self.exchange(Method::POST, route, sent).await?;
+            if status != 200 {
+                return Err(refusal(status, &body.whole().await?));
+            }
+            Ok(body)
+        };
+        let body = self.patience.answer(taken).await?;
+        let socket = self.clone();
+        let look = move || {
+            let socket = socket.clone();
+            async move { socket.look().await }
+        };
+        Ok(Generation::new(self.patience.events(events(body), look)))
     }
 }
 
@@ -126,8 +156,20 @@ fn broken(error: hyper::Error) -> Error {
     }
 }
 
+fn encoded(body: Option<&impl Serialize>) -> Result<Bytes, Error> {
+    body.map_or(Ok(Bytes::new()), encode)
+}
+
 fn encode(body: &impl Serialize) -> Result<Bytes, Error> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|error| Error::new(ErrorKind::InvalidRequest, error.to_string()))
+}
+
+/// The JSON of a good answer, or the error that another one is.
+fn understood<T: DeserializeOwned>((status, answer): (u16, Bytes)) -> Result<T, Error> {
+    if !(200..300).contains(&status) {
+        return Err(refusal(status, &answer));
+    }
+    decode(&answer)
 }
 
 fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Error> {
@@ -137,7 +179,7 @@ fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Error> {
 }
 
 /// The error in a body, or what the status alone says.
-fn refusal(status: u16, answer: &[u8]) -> Error {
+pub(crate) fn refusal(status: u16, answer: &[u8]) -> Error {
     match serde_json::from_slice::<ErrorBody>(answer) {
         Ok(body) => body.into_error(status),
         Err(_) => Error::new(ErrorKind::from_http_status(status), format!("the daemon answered with status {status}")),

@@ -23,7 +23,9 @@ mod client;
 mod generation;
 mod http;
 mod lines;
+mod patience;
 pub mod protocol;
+mod ready;
 mod sse;
 #[doc(hidden)]
 pub mod variant;

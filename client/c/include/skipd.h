@@ -9,9 +9,12 @@
  * Threads     A client may be used by several threads at once. A request belongs to one thread at a time. A stream is read by one thread;
  *             skipd_stream_cancel may be called by any other meanwhile. Nobody may use what is being freed. A client keeps one thread of
  *             its own, which does not survive fork: connect after it.
+ * Waiting     Nobody waits for ever for a daemon that hangs: skipd_client_set_timeout. A client stays good when the daemon is started again:
+ *             after an error for which skipd_code_away says so, wait with skipd_wait_ready and send again.
  * Units       Times are milliseconds, lengths of text bytes without the closing NUL. Text is UTF-8.
  *
- * Link with libskipd_client.so, or with libskipd_client.a and -lpthread -ldl -lm (-lgcc_s with a C compiler). Unstable until 1.0.
+ * `pkg-config --cflags --libs skipd` after tools/install-client; or link with libskipd_client.a and -lpthread -ldl -lm (-lgcc_s with a C
+ * compiler). Unstable until 1.0: until then each minor version is a shared library of its own name (libskipd_client.so.0.1).
  */
 #ifndef SKIPD_H
 #define SKIPD_H
@@ -71,6 +74,8 @@ typedef struct skipd_stream skipd_stream;
 const char *skipd_version(void);
 /* The name of a code as the socket spells it ("context_length_exceeded"), "ok", or "unknown". */
 const char *skipd_code_name(int code);
+/* Whether the daemon is away (it starts, ends, hangs or is not there), so that the same client serves again when it is back. */
+bool skipd_code_away(int code);
 
 int skipd_error_code(const skipd_error *error);
 /* For a person: the field first where there is one, names and numbers; never text of a prompt. */
@@ -91,11 +96,22 @@ void skipd_string_free(char *text);
 int skipd_connect(const char *path, skipd_client **client, skipd_error **error);
 /* Connects over D-Bus: "system", "session", or an address such as "unix:path=/run/bus". */
 int skipd_connect_bus(const char *address, skipd_client **client, skipd_error **error);
+/* As skipd_connect, for a daemon that may not be there yet, and as skipd_wait_ready. */
+int skipd_connect_wait(const char *path, uint32_t timeout_ms, skipd_client **client, skipd_error **error);
 void skipd_client_free(skipd_client *client);
 
 /*
- * Waits until the model is loaded; SKIPD_NOT_READY after `timeout_ms`, also where the daemon does not answer, or at once where loading failed.
- * Before the daemon is there skipd_connect gives SKIPD_UNREACHABLE: a program that starts with the machine tries again.
+ * How long a call waits for its answer, and skipd_send for the request to be taken, before it is SKIPD_UNREACHABLE: 30000 where nothing is
+ * set, and negative is without end. What takes as long as it takes (an answer's events, a pin, a drain) is waited for as long as the daemon
+ * lives: after each such time of silence it is asked for something else, and given up where that is not answered in time either. Holds for
+ * later calls; nobody else may use the client meanwhile.
+ */
+int skipd_client_set_timeout(skipd_client *client, int timeout_ms, skipd_error **error);
+
+/*
+ * Waits until requests are served: also for a daemon that is not there, hangs, or drains because it is about to be started again. After
+ * `timeout_ms` the error says what stood in the way (SKIPD_NOT_READY while the model loads, SKIPD_UNREACHABLE, SKIPD_DRAINING, …); at once
+ * it is SKIPD_NOT_READY where loading has failed.
  */
 int skipd_wait_ready(const skipd_client *client, uint32_t timeout_ms, skipd_error **error);
 /* The daemon's status as JSON; freed by skipd_string_free, as all JSON below. */
@@ -115,6 +131,26 @@ int skipd_set_table(const skipd_client *client, const char *phase, const char *s
 int skipd_confirm(const skipd_client *client, char **json, skipd_error **error);
 int skipd_revert(const skipd_client *client, char **json, skipd_error **error);
 int skipd_reload(const skipd_client *client, char **json, skipd_error **error);
+/*
+ * Pinned prefixes: beginnings of prompts that stay in the cache, for all users (docs/interfaces.md). `prefix` is a JSON object of "prompt" or
+ * "messages", and "tools" and "name" where wanted; pinning returns when it is computed. `json`, which may be NULL, becomes the prefix that was
+ * pinned or dropped. Administrators alone pin and drop.
+ */
+int skipd_prefixes(const skipd_client *client, char **json, skipd_error **error);
+int skipd_pin_prefix(const skipd_client *client, const char *prefix, char **json, skipd_error **error);
+int skipd_drop_prefix(const skipd_client *client, const char *name, char **json, skipd_error **error);
+/* The requests under way: the caller's own, for an administrator all. */
+int skipd_activity(const skipd_client *client, char **json, skipd_error **error);
+/*
+ * Jobs, long work beside serving: all that are remembered (over the socket alone), one, started, ended at the next chance. `options` is NULL
+ * or a JSON object. Administrators alone start and cancel.
+ */
+int skipd_jobs(const skipd_client *client, char **json, skipd_error **error);
+int skipd_job(const skipd_client *client, const char *id, char **json, skipd_error **error);
+int skipd_start_job(const skipd_client *client, const char *kind, const char *options, char **json, skipd_error **error);
+int skipd_cancel_job(const skipd_client *client, const char *id, skipd_error **error);
+/* Lets running requests finish and takes no new ones; returns when nothing runs. */
+int skipd_drain(const skipd_client *client, skipd_error **error);
 /* The token ids of a text; freed by skipd_tokens_free. */
 int skipd_tokenize(const skipd_client *client, const char *text, uint32_t **tokens, size_t *count, skipd_error **error);
 void skipd_tokens_free(uint32_t *tokens, size_t count);
@@ -144,7 +180,8 @@ int skipd_request_set_json(skipd_request *request, const char *option, const cha
 
 /*
  * Sends a request and returns when it was taken. An error means that nothing runs on; after SKIPD_DISCONNECTED the daemon may have begun.
- * A deadline is the daemon's, from when the request came; against a daemon that hangs only skipd_stream_next has a timeout.
+ * The client's timeout limits it. A deadline is kept by the daemon, from when the request came; five seconds after it this side gives up too,
+ * with SKIPD_DEADLINE.
  * Freed by skipd_stream_free.
  */
 int skipd_send(const skipd_client *client, const skipd_request *request, skipd_stream **stream, skipd_error **error);

@@ -32,6 +32,8 @@ public:
     int code() const noexcept { return code_; }
     // Its name on the socket.
     const char *name() const noexcept { return skipd_code_name(code_); }
+    // The daemon is away: Client::wait_ready, and send again.
+    bool away() const noexcept { return skipd_code_away(code_); }
     // The field at fault; empty where there is none.
     const std::string &param() const noexcept { return param_; }
     // Numbers for a program, a JSON object.
@@ -186,7 +188,7 @@ private:
     detail::Owned<skipd_request> handle_;
 };
 
-// A connection to the daemon; may be used by several threads.
+// A connection to the daemon; may be used by several threads, and stays good when the daemon is started again.
 class Client {
 public:
     // Finds the socket.
@@ -197,6 +199,18 @@ public:
         skipd_client *handle = nullptr;
         detail::call(skipd_connect_bus, detail::c_text("address", address), &handle);
         return Client(handle);
+    }
+
+    // For a daemon that may not be there yet: waits until it is ready.
+    static Client wait(std::chrono::milliseconds timeout) { return Client(connect_wait(nullptr, timeout)); }
+    static Client wait(const std::string &socket, std::chrono::milliseconds timeout) {
+        return Client(connect_wait(detail::c_text("socket", socket), timeout));
+    }
+
+    // How long calls wait for a daemon that says nothing; std::nullopt is without end. Not while other threads use the client.
+    Client &timeout(std::optional<std::chrono::milliseconds> limit) {
+        detail::call(skipd_client_set_timeout, handle_.get(), limit ? detail::milliseconds<int>(*limit) : -1);
+        return *this;
     }
 
     Stream send(const Request &request) const {
@@ -219,6 +233,19 @@ public:
     std::string revert() const { return detail::json(skipd_revert, handle_.get()); }
     std::string reload() const { return detail::json(skipd_reload, handle_.get()); }
 
+    std::string prefixes() const { return detail::json(skipd_prefixes, handle_.get()); }
+    std::string pin_prefix(const std::string &prefix) const { return detail::json(skipd_pin_prefix, handle_.get(), detail::c_text("prefix", prefix)); }
+    std::string drop_prefix(const std::string &name) const { return detail::json(skipd_drop_prefix, handle_.get(), detail::c_text("name", name)); }
+    std::string activity() const { return detail::json(skipd_activity, handle_.get()); }
+    std::string jobs() const { return detail::json(skipd_jobs, handle_.get()); }
+    std::string job(const std::string &id) const { return detail::json(skipd_job, handle_.get(), detail::c_text("id", id)); }
+    std::string start_job(const std::string &kind, const std::string &options = "{}") const {
+        return detail::json(skipd_start_job, handle_.get(), detail::c_text("kind", kind), detail::c_text("options", options));
+    }
+    void cancel_job(const std::string &id) const { detail::call(skipd_cancel_job, handle_.get(), detail::c_text("id", id)); }
+    // Returns when nothing runs; nothing new is taken.
+    void drain() const { detail::call(skipd_drain, handle_.get()); }
+
     std::vector<std::uint32_t> tokenize(const std::string &text) const {
         std::uint32_t *tokens = nullptr;
         std::size_t count = 0;
@@ -232,6 +259,11 @@ private:
     static skipd_client *connect(const char *socket) {
         skipd_client *handle = nullptr;
         detail::call(skipd_connect, socket, &handle);
+        return handle;
+    }
+    static skipd_client *connect_wait(const char *socket, std::chrono::milliseconds timeout) {
+        skipd_client *handle = nullptr;
+        detail::call(skipd_connect_wait, socket, detail::milliseconds<std::uint32_t>(timeout), &handle);
         return handle;
     }
     explicit Client(skipd_client *handle) : handle_(handle) {}

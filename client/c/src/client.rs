@@ -43,6 +43,36 @@ pub extern "C" fn skipd_connect_bus(address: *const c_char, client: Out<'_, *mut
     })
 }
 
+/// Connects to the socket of a daemon that may not be there yet, and waits until requests are served.
+#[unsafe(no_mangle)]
+pub extern "C" fn skipd_connect_wait(
+    path: *const c_char,
+    timeout_ms: u32,
+    client: Out<'_, *mut ClientHandle>,
+    error: ErrorOut<'_>,
+) -> c_int {
+    guarded(error, || {
+        let slot = out("client", client, null_mut())?;
+        let timeout = Duration::from_millis(timeout_ms.into());
+        let found = match optional_text("path", path)? {
+            Some(path) => Client::connect_socket_wait(path, timeout)?,
+            None => Client::connect_wait(timeout)?,
+        };
+        hand_out(slot, found);
+        Ok(())
+    })
+}
+
+/// How long calls wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn skipd_client_set_timeout(client: Option<&mut ClientHandle>, timeout_ms: c_int, error: ErrorOut<'_>) -> c_int {
+    guarded(error, || {
+        let client = &mut given("client", client)?.0;
+        *client = client.clone().with_timeout(u64::try_from(timeout_ms).ok().map(Duration::from_millis));
+        Ok(())
+    })
+}
+
 /// Frees a client.
 #[unsafe(no_mangle)]
 pub extern "C" fn skipd_client_free(client: Option<Box<ClientHandle>>) {
@@ -56,7 +86,7 @@ pub extern "C" fn skipd_wait_ready(client: Option<&ClientHandle>, timeout_ms: u3
 }
 
 /// Asks for something and gives its JSON where it is wanted.
-fn answered<T: Serialize>(
+pub(crate) fn answered<T: Serialize>(
     client: Option<&ClientHandle>,
     json: Out<'_, *mut c_char>,
     error: ErrorOut<'_>,
@@ -73,7 +103,7 @@ fn answered<T: Serialize>(
 }
 
 /// The same where the JSON is all there is.
-fn told<T: Serialize>(
+pub(crate) fn told<T: Serialize>(
     client: Option<&ClientHandle>,
     json: Out<'_, *mut c_char>,
     error: ErrorOut<'_>,

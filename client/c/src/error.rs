@@ -84,6 +84,12 @@ pub extern "C" fn skipd_code_name(code: c_int) -> *const c_char {
     quietly(UNKNOWN.as_ptr(), || NAMES.iter().find(|(known, _)| *known == code).map_or(UNKNOWN.as_ptr(), |(_, name)| name.as_ptr()))
 }
 
+/// Whether the daemon is away, so that the same client serves again when it is back.
+#[unsafe(no_mangle)]
+pub extern "C" fn skipd_code_away(code: c_int) -> bool {
+    CODES.iter().any(|(kind, known)| *known == code && kind.is_away())
+}
+
 /// The code; 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn skipd_error_code(error: Option<&ErrorHandle>) -> c_int {

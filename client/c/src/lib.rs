@@ -8,12 +8,16 @@ mod client;
 mod error;
 mod request;
 mod stream;
+mod work;
 
 pub use boundary::skipd_string_free;
 pub use client::*;
 pub use error::*;
 pub use request::*;
 pub use stream::*;
+pub use work::*;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod waiting_tests;

@@ -45,8 +45,10 @@ fn every_kind_has_its_code_in_the_header() {
     assert_eq!(known.iter().map(|(_, code)| code).collect::<BTreeSet<_>>().len(), known.len(), "a number twice");
     for kind in ErrorKind::ALL {
         assert_eq!(string(skipd_code_name(code(kind))), kind.code());
+        assert_eq!(skipd_code_away(code(kind)), kind.is_away());
     }
     assert_eq!((string(skipd_code_name(0)), string(skipd_code_name(999))), ("ok".into(), "unknown".into()));
+    assert!(!skipd_code_away(0) && !skipd_code_away(999) && skipd_code_away(code(ErrorKind::Unreachable)));
 }
 
 #[test]
@@ -62,6 +64,7 @@ fn every_function_of_the_header_is_defined_and_no_other() {
         include_str!("error.rs"),
         include_str!("request.rs"),
         include_str!("stream.rs"),
+        include_str!("work.rs"),
     ];
     let defined: BTreeSet<&str> =
         sources.iter().flat_map(|source| source.split("pub extern \"C\" fn ").skip(1)).filter_map(|rest| rest.split('(').next()).collect();
@@ -107,6 +110,9 @@ fn null_and_bad_text_are_errors_that_name_the_argument() {
         (failed(|error| skipd_request_set_number(Some(&mut chat), c"top_p".as_ptr(), f64::NAN, error)), "value"),
         (failed(|error| skipd_request_set_json(Some(&mut chat), c"tools".as_ptr(), c"[".as_ptr(), error)), "value"),
         (failed(|error| skipd_send(None, Some(&chat), Some(&mut MaybeUninit::uninit()), error)), "client"),
+        (failed(|error| skipd_client_set_timeout(None, 5, error)), "client"),
+        (failed(|error| skipd_connect_wait(bad.as_ptr(), 5, Some(&mut client), error)), "path"),
+        (failed(|error| skipd_drain(None, error)), "client"),
         (failed(|error| skipd_stream_next(None, 0, Some(&mut MaybeUninit::uninit()), error)), "stream"),
         (failed(|error| skipd_stream_next(None, 0, None, error)), "event"),
     ];

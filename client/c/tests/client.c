@@ -166,6 +166,44 @@ static void control(skipd_client *client) {
     FAILS(skipd_tables(client, NULL, &error), SKIPD_INVALID_REQUEST, "json");
 }
 
+static void work(skipd_client *client, int bus) {
+    char *json = NULL, prefix[8192] = "{\"name\": \"rules\", \"prompt\": \"", id[32] = "";
+    for (int i = 0; i < 200; i++) strcat(prefix, "Stop before the line. ");
+    strcat(prefix, "\"}");
+    OK(skipd_pin_prefix(client, prefix, &json, &error));
+    EXPECT(strstr(json, "\"name\":\"rules\"") && !strstr(json, "\"tokens\":0"));
+    skipd_string_free(json);
+    OK(skipd_prefixes(client, &json, &error));
+    EXPECT(strstr(json, "\"name\":\"rules\""));
+    skipd_string_free(json);
+    OK(skipd_drop_prefix(client, "rules", NULL, &error));
+    FAILS(skipd_drop_prefix(client, "rules", &json, &error), SKIPD_NOT_FOUND, bus ? NULL : "name");
+    EXPECT(json == NULL);
+    FAILS(skipd_pin_prefix(client, "{\"prompt\": 1}", NULL, &error), SKIPD_INVALID_REQUEST, "prompt");
+    FAILS(skipd_pin_prefix(client, "{", NULL, &error), SKIPD_INVALID_REQUEST, NULL);
+
+    OK(skipd_activity(client, &json, &error));
+    EXPECT(strstr(json, "\"requests\":["));
+    skipd_string_free(json);
+
+    /* There is no device whose kernels could be tried: the job says so. */
+    OK(skipd_start_job(client, "qualify", "{}", &json, &error));
+    EXPECT(sscanf(strstr(json, "\"id\":"), "\"id\":\"%31[0-9]", id) == 1);
+    skipd_string_free(json);
+    OK(skipd_cancel_job(client, id, &error));
+    for (int ended = 0; !ended; usleep(10000)) {
+        OK(skipd_job(client, id, &json, &error));
+        ended = !strstr(json, "\"state\":\"running\"");
+        skipd_string_free(json);
+    }
+    OK(skipd_jobs(client, &json, &error));
+    EXPECT(strstr(json, "\"kind\":\"qualify\""));
+    skipd_string_free(json);
+    FAILS(skipd_job(client, "no/job", &json, &error), SKIPD_NOT_FOUND, "id");
+    FAILS(skipd_start_job(client, "qualify", "[]", NULL, &error), SKIPD_INVALID_REQUEST, "options");
+    EXPECT(skipd_start_job(client, "bench", NULL, NULL, NULL) == SKIPD_UNSUPPORTED);
+}
+
 int main(int argc, char **argv) {
     skipd_client *client = NULL;
     EXPECT(argc == 3 && strlen(skipd_version()) > 0);
@@ -178,6 +216,8 @@ int main(int argc, char **argv) {
         streams(client);
         chats(client);
         control(client);
+        OK(skipd_client_set_timeout(client, 20000, &error));
+        work(client, bus);
         /* A stream outlives its client. */
         skipd_stream *last = begin(client, "One, two, three,", 3, 0);
         skipd_client_free(client);

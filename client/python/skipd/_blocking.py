@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Coroutine, Iterator, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Coroutine, Iterator, Mapping, Sequence, TypeVar
 
 from ._body import Options
 from ._client import AsyncClient, Message, Phase, Selector
@@ -116,7 +116,7 @@ class Client:
         return self._wait(self._client.ready())
 
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Waits until the daemon serves, also for one that is not there yet."""
+        """Waits until the daemon serves: also for one that is not there, hangs, or drains because it is about to be started again."""
         self._wait(self._client.wait_ready(timeout))
 
     def tokenize(self, text: str) -> list[int]:
@@ -147,6 +147,43 @@ class Client:
     def reload(self) -> dict[str, Any]:
         """Reads all table files again."""
         return self._wait(self._client.reload())
+
+    def prefixes(self) -> dict[str, Any]:
+        """The pinned prefixes, in `prefixes`, and the pages that they may take together, `limit_pages`."""
+        return self._wait(self._client.prefixes())
+
+    def pin_prefix(self, prompt: str | Sequence[int] | None = None, *, messages: Sequence[Message] | None = None,
+                   tools: Sequence[Mapping[str, Any]] | None = None, name: str | None = None) -> dict[str, Any]:
+        """Pins what prompts begin with, a text or ids, or conversations, `messages`; answers with the prefix when it is computed."""
+        return self._wait(self._client.pin_prefix(prompt, messages=messages, tools=tools, name=name))
+
+    def drop_prefix(self, name: str) -> dict[str, Any]:
+        """Drops a pinned prefix, and gives what it was."""
+        return self._wait(self._client.drop_prefix(name))
+
+    def activity(self) -> dict[str, Any]:
+        """The requests under way: the caller's own, for an administrator all."""
+        return self._wait(self._client.activity())
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs that the daemon remembers."""
+        return self._wait(self._client.jobs())
+
+    def job(self, job: str) -> dict[str, Any]:
+        """How far the job of this id is."""
+        return self._wait(self._client.job(job))
+
+    def start_job(self, kind: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Starts long work beside serving; the answer has its `id`."""
+        return self._wait(self._client.start_job(kind, options))
+
+    def cancel_job(self, job: str) -> dict[str, Any]:
+        """Ends the job of this id at the next chance."""
+        return self._wait(self._client.cancel_job(job))
+
+    def drain(self) -> None:
+        """Lets running requests finish and takes no new ones; answers when nothing runs."""
+        self._wait(self._client.drain())
 
 
 class BlockingGeneration:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket as sockets
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, Union
 
 from ._body import Options, encode, positive, request
-from ._errors import Busy, Disconnected, Draining, InvalidRequest, NotReady, ProtocolError, Unreachable
+from ._errors import Busy, Draining, InvalidRequest, NotFound, NotReady, ProtocolError, SkipdError, Unreachable
 from ._generation import Generation, refusal
 from ._http import Exchange
 
@@ -21,9 +22,10 @@ Phase = Literal["prefill", "decode"]
 #: A tier ("50%"), "none", or a table: rows `[[first_length, S], …]` or an object.
 Selector = Union[str, Sequence[Sequence[float]], Mapping[str, Any]]
 
-
 #: What a generation with a deadline waits beyond it, in seconds, for a daemon that says nothing.
 _GRACE = 5.0
+#: Between two looks at a daemon that is not ready, in seconds.
+_POLL = 0.05
 
 
 def find_socket() -> str:
@@ -46,10 +48,13 @@ def find_socket() -> str:
 
 
 class AsyncClient:
-    """skipd over its socket, for asyncio. It holds no connection: each request opens its own.
+    """skipd over its socket, for asyncio. It holds no connection: each request opens its own, so that it stays good when the daemon is started
+    again. Whoever caught an error that is `away` waits in `wait_ready` and sends again.
 
-    `timeout` is how many seconds a call waits for its answer before it is `Unreachable`, `None` for ever. A generation is as long as it is:
-    its `deadline` limits it, and 5 s later this side gives up too, with `Deadline`.
+    `timeout` is how many seconds a call waits for its answer, and a generation for being taken, before it is `Unreachable`; `None` is for ever.
+    What takes as long as it takes (a generation's events, a pin, a drain) is waited for as long as the daemon lives: after each `timeout` of
+    silence it is asked for something else, and given up where that is not answered in time either. A generation's `deadline` limits it too, and
+    5 s later this side gives up, with `Deadline`.
     """
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 30.0) -> None:
@@ -75,7 +80,7 @@ class AsyncClient:
     def _generation(self, route: str, said: dict[str, Any], options: Options) -> Generation:
         body = request(said, options)
         deadline = options.get("deadline")
-        return Generation(lambda: self.socket, route, body, None if deadline is None else float(deadline) + _GRACE)
+        return Generation(lambda: self.socket, route, body, None if deadline is None else float(deadline) + _GRACE, self._timeout)
 
     async def status(self) -> dict[str, Any]:
         """What the daemon is and does."""
@@ -97,29 +102,32 @@ class AsyncClient:
         return ready
 
     async def wait_ready(self, timeout: float = 60.0) -> None:
-        """Waits until the daemon serves, also for one that is not there yet or hangs.
+        """Waits until the daemon serves: also for one that is not there, hangs, or drains because it is about to be started again.
 
-        Raises `NotReady`, or what the last try ran into (`Unreachable`), after `timeout` seconds, and `NotReady` or `Draining` at once where
-        the daemon has failed or is about to end.
+        Raises what stood in the way after `timeout` seconds (`NotReady`, `Draining`, `Unreachable`, …), and `NotReady` at once where the
+        daemon has failed.
         """
         now = asyncio.get_running_loop().time
         end = now() + positive(timeout, "timeout")
         while True:
+            in_the_way: SkipdError
             try:
-                ready = await self._ready(max(end - now(), 0.001))
-            except (Busy, Disconnected, Unreachable):
-                if now() >= end:
+                # A daemon that is ready has a moment to say so, however short the timeout.
+                ready = await self._ready(max(end - now(), _POLL))
+            except SkipdError as error:
+                if not (error.away or isinstance(error, Busy)):
                     raise
+                in_the_way = error
             else:
                 if ready["state"] == "ready":
                     return
                 if ready["state"] == "failed":
                     raise NotReady(f"the daemon has failed: {ready.get('reason', '')}")
-                if ready["state"] == "draining":
-                    raise Draining("the daemon is draining")
-                if now() >= end:
-                    raise NotReady(f"still {ready['state']} after {timeout} s")
-            await asyncio.sleep(min(0.05, max(end - now(), 0.0)))
+                drains = ready["state"] == "draining"
+                in_the_way = (Draining if drains else NotReady)(f"still {ready['state']} after {timeout} s")
+            if now() >= end:
+                raise in_the_way
+            await asyncio.sleep(min(_POLL, max(end - now(), 0.0)))
 
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a text, as it is."""
@@ -155,17 +163,76 @@ class AsyncClient:
         """Reads all table files again."""
         return await self._call("POST", "/skipd/v1/tables/reload")
 
-    async def _raw(self, method: str, route: str, body: dict[str, Any] | None, limit: float | None) -> tuple[int, bytes]:
+    async def prefixes(self) -> dict[str, Any]:
+        """The pinned prefixes, in `prefixes`, and the pages that they may take together, `limit_pages`."""
+        return await self._call("GET", "/skipd/v1/prefixes")
+
+    async def pin_prefix(self, prompt: str | Sequence[int] | None = None, *, messages: Sequence[Message] | None = None,
+                         tools: Sequence[Mapping[str, Any]] | None = None, name: str | None = None) -> dict[str, Any]:
+        """Pins what prompts begin with, a text or ids, or conversations, `messages`; answers with the prefix when it is computed."""
+        body: dict[str, Any] = {}
+        if prompt is not None:
+            body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
+        if messages is not None:
+            body["messages"] = list(messages)
+        if tools is not None:
+            body["tools"] = list(tools)
+        if name is not None:
+            body["name"] = name
+        return await self._call("POST", "/skipd/v1/prefixes", body, long=True)
+
+    async def drop_prefix(self, name: str) -> dict[str, Any]:
+        """Drops a pinned prefix, and gives what it was."""
+        return await self._call("DELETE", f"/skipd/v1/prefixes/{_segment(name, 'name')}")
+
+    async def activity(self) -> dict[str, Any]:
+        """The requests under way: the caller's own, for an administrator all."""
+        return await self._call("GET", "/skipd/v1/requests")
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        """All jobs that the daemon remembers."""
+        return list((await self._call("GET", "/skipd/v1/jobs")).get("jobs", []))
+
+    async def job(self, job: str) -> dict[str, Any]:
+        """How far the job of this id is."""
+        return await self._call("GET", f"/skipd/v1/jobs/{_segment(job, 'id')}")
+
+    async def start_job(self, kind: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Starts long work beside serving; the answer has its `id`."""
+        return await self._call("POST", "/skipd/v1/jobs", {"kind": kind} | ({"options": dict(options)} if options else {}))
+
+    async def cancel_job(self, job: str) -> dict[str, Any]:
+        """Ends the job of this id at the next chance."""
+        return await self._call("POST", f"/skipd/v1/jobs/{_segment(job, 'id')}/cancel")
+
+    async def drain(self) -> None:
+        """Lets running requests finish and takes no new ones; answers when nothing runs."""
+        status, answer = await self._raw("POST", "/skipd/v1/drain", None, self._timeout, long=True)
+        if not 200 <= status < 300:
+            raise refusal(status, answer)
+
+    async def _raw(self, method: str, route: str, body: dict[str, Any] | None, limit: float | None, long: bool = False) -> tuple[int, bytes]:
         data = b"" if body is None else encode(body, body)
-        async with await Exchange.open(self.socket, limit) as exchange:
+        async with await Exchange.open(self.socket) as exchange:
+            if long:
+                exchange.watch(limit)
+            else:
+                exchange.within(limit)
             await exchange.send(method, route, data)
             return exchange.status, await exchange.body()
 
-    async def _call(self, method: str, route: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        status, answer = await self._raw(method, route, body, self._timeout)
+    async def _call(self, method: str, route: str, body: dict[str, Any] | None = None, *, long: bool = False) -> dict[str, Any]:
+        status, answer = await self._raw(method, route, body, self._timeout, long)
         if not 200 <= status < 300:
             raise refusal(status, answer)
         return _json(answer)
+
+
+def _segment(name: str, param: str) -> str:
+    """A name as part of a route: another one, with a slash or a question mark, would be another route."""
+    if not re.fullmatch("[A-Za-z0-9._-]+", name) or not name.strip("."):
+        raise NotFound(f"there is no {name!r}", param=param)
+    return name
 
 
 def _json(answer: bytes) -> dict[str, Any]:

@@ -10,6 +10,8 @@ class SkipdError(Exception):
 
     #: The protocol's word for this kind of error.
     code = "error"
+    #: The daemon is away: it starts, ends, hangs or is not there. The same client serves again once `wait_ready` has returned.
+    away = False
 
     def __init__(self, message: str, *, param: str | None = None, details: dict[str, Any] | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -107,12 +109,14 @@ class NotReady(SkipdError):
     """The model is still loading, or failed to."""
 
     code = "not_ready"
+    away = True
 
 
 class Draining(SkipdError):
     """The daemon finishes what runs and takes nothing new."""
 
     code = "draining"
+    away = True
 
 
 class Cancelled(SkipdError):
@@ -137,12 +141,14 @@ class Shutdown(SkipdError):
     """The daemon is shutting down."""
 
     code = "shutdown"
+    away = True
 
 
 class DeviceFault(SkipdError):
     """The device failed; the daemon restarts."""
 
     code = "device_fault"
+    away = True
 
 
 class Internal(SkipdError):
@@ -155,6 +161,7 @@ class Unreachable(SkipdError):
     """No daemon answers."""
 
     code = "unreachable"
+    away = True
 
 
 class ProtocolError(SkipdError):
@@ -167,6 +174,7 @@ class Disconnected(SkipdError):
     """The connection broke before the end."""
 
     code = "disconnected"
+    away = True
 
 
 _BY_CODE: dict[str, type[SkipdError]] = {kind.code: kind for kind in SkipdError.__subclasses__()}

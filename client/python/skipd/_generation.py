@@ -22,11 +22,12 @@ class Generation:
     #: Nothing here may refer back to the generation: it is dropped, and hangs up, with the last reference to it.
     _exchange: Exchange | None = None
 
-    def __init__(self, socket: Callable[[], str], route: str, body: bytes, limit: float | None) -> None:
+    def __init__(self, socket: Callable[[], str], route: str, body: bytes, limit: float | None, timeout: float | None) -> None:
         self._socket = socket
         self._route = route
         self._body = body
         self._limit = limit
+        self._timeout = timeout
         self._parser = EventParser()
         self._events: Iterator[Event] = iter(())
         self._state: Literal["new", "busy", "open", "ended"] = "new"
@@ -45,12 +46,17 @@ class Generation:
         self._once(self._state == "new")
         self._state = "busy"
         with self._hanging_up():
-            exchange = self._exchange = await Exchange.open(self._socket(), self._limit, Deadline)
+            exchange = self._exchange = await Exchange.open(self._socket())
+            exchange.within(self._limit, Deadline)
+            taken = exchange.within(self._timeout)
             if self._has_ended():
                 exchange.close()
             await exchange.send("POST", self._route, self._body)
             if exchange.status != 200:
                 raise refusal(exchange.status, await exchange.body())
+            if taken is not None:
+                taken.cancel()
+            exchange.watch(self._timeout)
         self._state = "open"
 
     def __aiter__(self) -> Generation:

@@ -14,31 +14,75 @@ _MAX_LINE = 1 << 20
 _MAX_BODY = 32 << 20
 
 
+def silent(seconds: float, kind: type[SkipdError] = Unreachable) -> SkipdError:
+    """The daemon said nothing."""
+    return kind(f"skipd did not answer within {seconds:.3g} s")
+
+
 class Exchange:
     """One request and its answer. Closing it, or cancelling whoever waits for it, hangs up."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._path = path
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        #: When something came, and the look at a daemon from which nothing does.
+        self._heard = self._loop.time()
+        self._looking: asyncio.Task[None] | None = None
         #: What a broken connection means, where this side has given up.
         self._late: SkipdError | None = None
+        self._closed = False
         self._chunked = False
         self._left = 0
         self.status = 0
 
     @classmethod
-    async def open(cls, path: str, limit: float | None, late: type[SkipdError] = Unreachable) -> Exchange:
-        """Connects. An exchange that takes longer than `limit` seconds in all is given up with a `late`."""
+    async def open(cls, path: str) -> Exchange:
+        """Connects."""
         try:
             reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE)
         except OSError as error:
             raise Unreachable(f"no skipd answers at {path}: {error.strerror or error}") from error
-        exchange = cls(reader, writer)
-        if limit is not None:
-            exchange._timer = exchange._loop.call_later(limit, exchange._give_up, late(f"skipd did not answer within {limit:.3g} s"))
-        return exchange
+        return cls(path, reader, writer)
+
+    def within(self, seconds: float | None, late: type[SkipdError] = Unreachable) -> asyncio.TimerHandle | None:
+        """Gives the exchange up with a `late` after so many seconds, unless the timer is cancelled or the exchange closed before."""
+        if seconds is None:
+            return None
+        timer = self._loop.call_later(seconds, self._give_up, silent(seconds, late))
+        self._timers.append(timer)
+        return timer
+
+    def watch(self, seconds: float | None) -> None:
+        """For what takes as long as it takes: after so many seconds of silence the daemon is asked for something else, and given up where that
+        is not answered in time either."""
+        if seconds is not None:
+            self._heard = self._loop.time()
+            self._look_after(seconds, seconds)
+
+    def _look_after(self, wait: float, seconds: float) -> None:
+        self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > self._loop.time()]
+        self._timers.append(self._loop.call_later(wait, self._look, seconds))
+
+    def _look(self, seconds: float) -> None:
+        left = self._heard + seconds - self._loop.time()
+        if self._writer.transport.is_closing():
+            # Whoever reads will see it.
+            return
+        if left > 0:
+            self._look_after(left, seconds)
+        else:
+            self._looking = self._loop.create_task(self._ask(seconds))
+
+    async def _ask(self, seconds: float) -> None:
+        answered = await answers(self._path, seconds)
+        self._looking = None
+        if answered:
+            self._look_after(seconds, seconds)
+        else:
+            self._give_up(silent(seconds))
 
     async def send(self, method: str, route: str, body: bytes) -> None:
         """Sends the request and waits for the head of its answer."""
@@ -53,13 +97,16 @@ class Exchange:
 
     def close(self) -> None:
         """Hangs up at once. Only on the loop's thread."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._closed = True
+        for timer in self._timers:
+            timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         self._writer.transport.abort()
 
     def drop(self) -> None:
         """Hangs up as soon as the loop runs on. From any thread, also where the loop has ended."""
-        if not self._writer.transport.is_closing():
+        if not self._closed:
             try:
                 self._loop.call_soon_threadsafe(self.close)
             except RuntimeError:
@@ -68,7 +115,7 @@ class Exchange:
                     self.close()
 
     def _give_up(self, late: SkipdError) -> None:
-        self._late = late
+        self._late = self._late or late
         self.close()
 
     async def __aenter__(self) -> Exchange:
@@ -110,17 +157,39 @@ class Exchange:
 
     async def _until(self, end: bytes) -> bytes:
         try:
-            return await self._reader.readuntil(end)
+            found = await self._reader.readuntil(end)
         except asyncio.LimitOverrunError as error:
             raise ProtocolError(f"a line of the answer is longer than {_MAX_LINE} bytes") from error
         except (asyncio.IncompleteReadError, OSError) as error:
             raise self._late or Disconnected("the daemon closed the connection") from error
+        self._heard = self._loop.time()
+        return found
 
     async def _exactly(self, size: int) -> bytes:
         try:
-            return await self._reader.readexactly(size)
+            found = await self._reader.readexactly(size)
         except (asyncio.IncompleteReadError, OSError) as error:
             raise self._late or Disconnected("the daemon closed the connection") from error
+        self._heard = self._loop.time()
+        return found
+
+
+async def answers(path: str, seconds: float) -> bool:
+    """Whether the daemon answers anything in time. Silence alone is a no: whoever finds no room is refused, and where it has ended the
+    connections that it had say so."""
+    try:
+        async with await Exchange.open(path) as exchange:
+            exchange.within(seconds, _Silent)
+            await exchange.send("GET", "/ready", b"")
+    except _Silent:
+        return False
+    except SkipdError:
+        pass
+    return True
+
+
+class _Silent(Disconnected):
+    """Nothing came in time."""
 
 
 def _size(digits: str, base: int) -> int:

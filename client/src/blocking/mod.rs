@@ -21,8 +21,8 @@ pub use generation::{Canceller, Generation};
 use crate::builder::{Chat, RequestBuilder, Text};
 use crate::protocol::error::Error;
 use crate::protocol::{
-    Activity, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Ready, Selector, SetTableOptions, Status,
-    TableShow, TierList,
+    Activity, JobList, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Ready, Selector, SetTableOptions,
+    Status, TableShow, TierList,
 };
 use background::Background;
 use serde_json::{Map, Value};
@@ -30,7 +30,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection to a daemon. Cheap to clone; all methods take `&self` and may be called from several threads at once.
+/// A connection to a daemon. Cheap to clone; all methods take `&self` and may be called from several threads at once. It stays good when the
+/// daemon is started again, as [the async one](crate::Client) does.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: crate::Client,
@@ -60,6 +61,28 @@ impl Client {
     /// `Unreachable` where there is no bus, or nobody owns the daemon's name.
     pub fn connect_bus(address: &str) -> Result<Self, Error> {
         Self::on_background(crate::Client::connect_bus(address))
+    }
+
+    /// Finds the socket as [`connect`](Self::connect) does, for a daemon that may not be there yet, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`wait_ready`](Self::wait_ready).
+    pub fn connect_wait(timeout: Duration) -> Result<Self, Error> {
+        Self::on_background(crate::Client::connect_wait(timeout))
+    }
+
+    /// The same at a given socket.
+    ///
+    /// # Errors
+    /// As [`wait_ready`](Self::wait_ready).
+    pub fn connect_socket_wait(path: impl Into<PathBuf>, timeout: Duration) -> Result<Self, Error> {
+        Self::on_background(crate::Client::connect_socket_wait(path, timeout))
+    }
+
+    /// How long a call waits for its answer, and a request for being taken, before it is `Unreachable`: 30 seconds where nothing is said, and None
+    /// is for ever. See [the async one](crate::Client::with_timeout), also for what takes as long as it takes.
+    pub fn with_timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        Self { inner: self.inner.with_timeout(timeout), background: self.background }
     }
 
     fn on_background(connecting: impl Future<Output = Result<crate::Client, Error>>) -> Result<Self, Error> {
@@ -103,10 +126,10 @@ impl Client {
         self.background.wait(self.inner.ready())
     }
 
-    /// Waits until the daemon is ready.
+    /// Waits until the daemon is ready: also for one that is not there, hangs, or drains because it is about to be started again.
     ///
     /// # Errors
-    /// `NotReady` after `timeout`, or at once where the daemon failed or drains.
+    /// As in [the async client](crate::Client::wait_ready): after `timeout` what stood in the way, at once `NotReady` where the daemon has failed.
     pub fn wait_ready(&self, timeout: Duration) -> Result<(), Error> {
         self.background.wait(self.inner.wait_ready(timeout))
     }
@@ -188,7 +211,15 @@ impl Client {
         self.background.wait(self.inner.start_job(kind, options))
     }
 
-    /// How far a job is. Over the bus only jobs that were started there are known.
+    /// The jobs that are remembered, the oldest first.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn jobs(&self) -> Result<JobList, Error> {
+        self.background.wait(self.inner.jobs())
+    }
+
+    /// How far a job is.
     ///
     /// # Errors
     /// `NotFound`.

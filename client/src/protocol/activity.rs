@@ -23,7 +23,8 @@ pub struct Activity {
 /// One request under way.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestStatus {
-    /// Its `X-Request-Id`; on the bus the end of its path, `SENDER/TOKEN`.
+    /// Its `X-Request-Id`; on the bus the end of its path, `SENDER/TOKEN`. A prefix being computed is a request too; pinned over the bus it
+    /// has a name of the daemon's.
     pub id: String,
     /// Whose; 4294967295: a key holder's, over TCP.
     pub uid: u32,

@@ -100,6 +100,13 @@ impl ErrorKind {
         ErrorKind::Disconnected,
     ];
 
+    /// Whether the daemon is away: it starts, ends, hangs or is not there, and the same client serves again once it is ready. Whoever goes on
+    /// over a restart waits for that and sends again.
+    pub const fn is_away(self) -> bool {
+        use ErrorKind::{DeviceFault, Disconnected, Draining, NotReady, Shutdown, Unreachable};
+        matches!(self, NotReady | Draining | Shutdown | DeviceFault | Unreachable | Disconnected)
+    }
+
     /// The one table all interfaces are derived from.
     const fn mapping(self) -> Mapping {
         const fn m(dbus: &'static str, status: u16, openai_type: &'static str, code: &'static str, exit: u8) -> Mapping {
@@ -286,7 +293,7 @@ pub struct ErrorBody {
 pub struct ErrorObject {
     /// For a person.
     pub message: String,
-    /// OpenAI's class: `invalid_request_error`, `permission_error`, `rate_limit_error`, `server_error`.
+    /// OpenAI's class: `invalid_request_error`, `authentication_error`, `permission_error`, `rate_limit_error`, `server_error`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The field at fault, or null.

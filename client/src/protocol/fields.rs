@@ -1,6 +1,7 @@
 //! Takes fields out of a JSON object one by one, so that a wrong type names its field and what is left over is known.
 
 use super::error::Error;
+use super::words::words;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -40,7 +41,7 @@ impl Fields {
     pub(super) fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Error> {
         match self.object.shift_remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => serde_json::from_value(value).map(Some).map_err(|error| Error::invalid(self.name(name), error.to_string())),
+            Some(value) => serde_json::from_value(value).map(Some).map_err(|error| Error::invalid(self.name(name), words(&error))),
         }
     }
 

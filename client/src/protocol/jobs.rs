@@ -1,6 +1,6 @@
 //! Jobs: long work that the daemon does beside serving, started and watched by administrators.
 
-use super::error::Error;
+use super::error::{Error, ErrorKind};
 use super::fields::{Fields, object};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartJob {
-    /// `qualify`.
+    /// `qualify`, `calibrate`, `evaluate` or `price`.
     pub kind: String,
-    /// Options of the kind.
+    /// Options of the kind: `CalibrateOptions`, `EvaluateOptions`, `PriceOptions`; `qualify` has none.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
 }
@@ -69,12 +69,28 @@ pub struct JobStatus {
     /// 0 to 1.
     #[serde(default)]
     pub progress: f64,
-    /// What it found: for `qualify` a [`Qualification`].
+    /// Seconds until it is done, as far as can be told from those it has run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta_s: Option<f64>,
+    /// What it found: for `qualify` a [`Qualification`], for `calibrate` a `Calibrated`, for `price` a
+    /// `Price`, for `evaluate` `verdict` (`pass`, `fail`, `inconclusive`, or null where nothing was compared), `results` and `notes`.
     #[serde(default)]
     pub result: Option<Value>,
     /// Why it failed.
     #[serde(default)]
     pub error: Option<String>,
+}
+
+impl JobStatus {
+    /// Whether a job can be called so: an id is a segment of a path on every interface.
+    pub fn is_id(id: &str) -> bool {
+        !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric())
+    }
+
+    /// What is said where there is none of an id.
+    pub fn unknown(id: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("there is no job {id}")).at("id")
+    }
 }
 
 /// `GET /skipd/v1/jobs`.

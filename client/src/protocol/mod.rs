@@ -3,8 +3,10 @@
 
 pub mod activity;
 pub mod bias;
+pub mod calibrate;
 pub mod completion;
 pub mod error;
+pub mod evaluate;
 pub mod event;
 mod fields;
 pub mod finish;
@@ -13,6 +15,7 @@ pub mod jobs;
 pub mod names;
 pub mod options;
 pub mod prefixes;
+pub mod price;
 pub mod prompt;
 pub mod request;
 pub mod routes;
@@ -21,20 +24,24 @@ pub mod tables;
 pub mod tools;
 pub mod unsupported;
 pub mod usage;
+mod words;
 
 pub use activity::{Activity, Others, ProcessStatus, RequestState, RequestStatus, Skips, Speed, Totals};
 pub use bias::LogitBias;
+pub use calibrate::{CalibrateOptions, CalibratePhase, Calibrated, CalibratedPhase, CalibratedRow, CalibratedTier, CheckedBin};
 pub use completion::{
     Answered, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Completion, CompletionChoice, Delta, LogprobEntry,
     ModelCard, ModelList, TextLogprobs, TopLogprob,
 };
 pub use error::{Error, ErrorBody, ErrorKind};
+pub use evaluate::EvaluateOptions;
 pub use event::{RequestHandle, StreamEvent};
 pub use finish::FinishReason;
 pub use form::{JsonSchema, ResponseFormat, StructuredOutputs};
 pub use jobs::{JobList, JobState, JobStatus, KernelVerdict, Qualification, StartJob, Verdict};
-pub use options::{GenerationOptions, Priority, RequestTables, SkipdOptions, StreamOptions};
+pub use options::{GenerationOptions, Priority, RequestTables, SkipdOptions, StreamOptions, milliseconds};
 pub use prefixes::{PinPrefix, Prefix, PrefixList};
+pub use price::{BreakEven, Price, PriceAccuracy, PriceLayers, PriceOptions, PriceSpeed};
 pub use prompt::{ChatMessage, Content, Prompt, Stop};
 pub use request::{ChatRequest, CompletionRequest};
 pub use skip_tables::Phase;
@@ -45,3 +52,4 @@ pub use status::{
 pub use tables::{DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier, TierList};
 pub use tools::{CalledFunction, FunctionDelta, Tool, ToolCall, ToolCallDelta, ToolChoice};
 pub use usage::{DecodeUsage, PrefillUsage, SkipdUsage, Timings, Usage};
+pub use words::words;

@@ -9,6 +9,7 @@ use super::tables::Selector;
 use super::tools::{Tool, ToolChoice};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::time::Duration;
 
 /// Most log-probabilities that can be asked for beside the drawn token.
 pub const MAX_LOGPROBS: u8 = 20;
@@ -161,12 +162,25 @@ impl SkipdOptions {
     fn take(mut fields: Fields) -> Result<Self, Error> {
         let own = Self {
             priority: fields.optional("priority")?,
-            deadline_ms: fields.optional("deadline_ms")?,
+            deadline_ms: fields.optional("deadline_ms")?.map(deadline).transpose()?,
             prefix_reuse: fields.optional("prefix_reuse")?,
             tables: fields.inner("tables")?.map(RequestTables::take).transpose()?,
         };
         fields.end()?;
         Ok(own)
+    }
+}
+
+/// A time in the protocol's milliseconds, rounded up: only one of no length is 0.
+pub fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// One of 0 would have passed on arrival, one below it before.
+fn deadline(ms: i128) -> Result<u64, Error> {
+    match u64::try_from(ms.min(u64::MAX.into())) {
+        Ok(0) | Err(_) => Err(Error::invalid("skipd.deadline_ms", "must be at least 1")),
+        Ok(ms) => Ok(ms),
     }
 }
 
@@ -333,6 +347,24 @@ mod tests {
 
     fn bus(value: Value) -> Result<GenerationOptions, Error> {
         GenerationOptions::from_bus(value.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn a_deadline_is_above_zero_whoever_sends_it_and_other_values_are_named_in_json_s_words() {
+        for ms in [json!(0), json!(-1), json!(-5000), json!("soon"), json!(0.5)] {
+            for (keys, options) in [
+                (json!({"deadline_ms": ms}), bus as fn(Value) -> _),
+                (json!({"prompt": "a", "skipd": {"deadline_ms": ms}}), |body| {
+                    crate::protocol::CompletionRequest::from_json(body.to_string().as_bytes()).map(|request| request.options)
+                }),
+            ] {
+                let error = options(keys).unwrap_err();
+                assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::InvalidRequest, Some("skipd.deadline_ms")), "{error}");
+                assert!(error.message == "must be at least 1" || error.message.starts_with("expected a whole number"), "{error}");
+            }
+        }
+        assert_eq!(bus(json!({"deadline_ms": 1})).unwrap().skipd.unwrap().deadline_ms, Some(1));
+        assert_eq!([0, 1, 1_000_000, 1_000_001].map(|nanos| milliseconds(Duration::from_nanos(nanos))), [0, 1, 1, 2]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl PinPrefix {
         keys.shift_remove(ERROR_DETAILS);
         for key in ["messages", "tools"] {
             if let Some(Value::String(text)) = keys.get(key) {
-                let read = serde_json::from_str(text).map_err(|error| Error::invalid(key, error.to_string()))?;
+                let read = serde_json::from_str(text).map_err(|error| Error::invalid(key, format!("is text that is not JSON: {error}")))?;
                 keys.insert(key.into(), read);
             }
         }
@@ -102,7 +102,8 @@ pub struct Prefix {
     pub held: u32,
     /// User id of who pinned it.
     pub owner: u32,
-    /// Requests that took pages of it instead of computing them.
+    /// Requests that took pages of it instead of computing them. One counts once: for the prefix it has most pages in common with, of several for
+    /// the shortest, then the oldest.
     pub hits: u64,
 }
 

@@ -23,6 +23,7 @@ pub struct Fake {
     dir: tempfile::TempDir,
     requests: Arc<Mutex<Vec<String>>>,
     closed: Arc<tokio::sync::Notify>,
+    serving: tokio::task::JoinHandle<()>,
 }
 
 /// What to answer, piece by piece, and whether to hold the connection open afterwards.
@@ -67,18 +68,33 @@ impl Script {
 impl Fake {
     /// Answers the n-th request with the n-th script (the last one again and again).
     pub fn start(scripts: Vec<Script>) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::start_at(tempfile::tempdir().unwrap(), scripts)
+    }
+
+    /// The same in the folder that an earlier one left.
+    pub fn start_at(dir: tempfile::TempDir, scripts: Vec<Script>) -> Self {
         let listener = UnixListener::bind(dir.path().join("skipd.sock")).unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let closed = Arc::new(tokio::sync::Notify::new());
         let (seen, gone) = (requests.clone(), closed.clone());
-        tokio::spawn(async move {
+        let serving = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (scripts, seen, gone) = (scripts.clone(), seen.clone(), gone.clone());
-                tokio::spawn(async move { serve(stream, &scripts, &seen, &gone).await });
+                connections.spawn(async move { serve(stream, &scripts, &seen, &gone).await });
             }
         });
-        Self { dir, requests, closed }
+        Self { dir, requests, closed, serving }
+    }
+
+    /// Ends as a killed daemon does: connections break, and the socket stays behind until somebody takes its place.
+    pub async fn stop(self) -> tempfile::TempDir {
+        self.serving.abort();
+        let _ = self.serving.await;
+        let left = self.dir.path().join("skipd.sock");
+        drop(UnixStream::connect(&left).await.expect_err("nobody listens"));
+        std::fs::remove_file(left).unwrap();
+        self.dir
     }
 
     /// The socket.

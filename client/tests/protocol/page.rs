@@ -33,7 +33,7 @@ pub const CHAPTERS: &[Chapter] = &[
     Chapter { title: "Status and requests under way", words: "", modules: &["status", "activity"] },
     Chapter { title: "Tables", words: "", modules: &["tables"] },
     Chapter { title: "Pinned prefixes", words: "", modules: &["prefixes"] },
-    Chapter { title: "Jobs", words: "", modules: &["jobs"] },
+    Chapter { title: "Jobs", words: "", modules: &["jobs", "calibrate", "evaluate", "price"] },
 ];
 
 /// Modules that are on the page otherwise.
@@ -163,7 +163,7 @@ fn errors(out: &mut String, types: &[String]) {
         out,
         "\n## Errors\n\nThe body is `{{\"error\": …}}` with an [ErrorObject](#errorobject); on the bus the error's name is below `{}`, its body the words, and where \
         `error_details` was asked for an `a{{sv}}` with `param` and `details`. skipctl's exit codes are, beside these, 0 done, 1 a local file or the terminal, 2 wrong \
-        usage, 130 interrupted.\n\n| `code` | HTTP | `type` | bus | exit | |\n|---|---|---|---|---|---|\n",
+        usage, 10 and 11 an evaluation that fails and one that cannot tell, 130 interrupted.\n\n| `code` | HTTP | `type` | bus | exit | |\n|---|---|---|---|---|---|\n",
         skip_client::protocol::error::DBUS_ERROR_PREFIX,
     );
     for (kind, words) in ErrorKind::ALL.into_iter().zip(source::error_kinds()) {
@@ -200,7 +200,9 @@ fn typed(kind: &str, types: &[String]) -> String {
     match kind.trim_start_matches("serde_json::").trim_start_matches("std::collections::") {
         "String" => "text".into(),
         "bool" => "boolean".into(),
-        "u8" | "u32" | "u64" => "integer".into(),
+        "u8" | "u32" | "u64" | "usize" => "integer".into(),
+        "[f64; 2]" => "`[number, number]`".into(),
+        "(usize, f64, f64)" => "`[integer, number, number]`".into(),
         "f32" | "f64" => "number".into(),
         "Value" => "JSON".into(),
         "Map<String, Value>" | "Map<String, serde_json::Value>" => "object".into(),
