@@ -51,7 +51,7 @@ impl<B: Backend> Bench<B> {
         let greedy = SamplingParams::default();
         let block_table = &self.pages[..(start + tokens.len()).div_ceil(PAGE)];
         let table = self.tables[usize::from(phase == Phase::Decode)];
-        let seq = SeqStep { tokens, start, final_len, phase, table, block_table, sample: sample.then_some(&greedy) };
+        let seq = SeqStep { tokens, start, final_len, phase, table, block_table, sample: sample.then_some(&greedy), measure: false };
         Ok(self.model.start(&[seq], &mut || false)?)
     }
 

@@ -1,7 +1,8 @@
 //! The engine seen from outside: requests in, events out, control by message. Nothing here blocks on the engine's step.
 
 use crate::grammar::Grammar;
-use crate::prefix::{NewPrefix, PrefixError, PrefixInfo};
+use crate::measured::Measured;
+use crate::prefix::{NewPrefix, PrefixError, PrefixInfo, Which};
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
@@ -84,6 +85,8 @@ pub struct Request {
     pub steering: Steering,
     /// It may take pages of earlier prompts with the same beginning, and leaves its own to later ones.
     pub reuse: bool,
+    /// Its votes are told by gap ([`Finished::measured`]): it is computed densely, from its first token on, in steps of its own.
+    pub measure: bool,
 }
 
 /// What changes a request's logits before its tokens are drawn.
@@ -264,6 +267,8 @@ pub struct Finished {
     pub detail: Option<String>,
     /// Counts.
     pub usage: Usage,
+    /// Votes by gap, of a request that was measured.
+    pub measured: Option<Arc<Measured>>,
 }
 
 /// A request's two ends: tokens in order, then one terminal event that is delivered even if the token channel is full.
@@ -314,7 +319,7 @@ pub enum Message {
     /// Shares a prefix between all clients; answered when applied.
     Pin(NewPrefix, oneshot::Sender<Result<PrefixInfo, PrefixError>>),
     /// Shares it no longer; answered with what it was.
-    Unpin(String, oneshot::Sender<Option<PrefixInfo>>),
+    Unpin(Which, oneshot::Sender<Option<PrefixInfo>>),
     /// Asks for the pinned prefixes.
     Prefixes(oneshot::Sender<Vec<PrefixInfo>>),
     /// Refuse new requests, finish the rest; acknowledged when idle.
@@ -372,6 +377,8 @@ pub struct Submission {
     pub request: Request,
     /// When it was submitted.
     pub at: Instant,
+    /// Whether its tokens are an answer, to be counted; a prefix that is computed has none.
+    pub counts: bool,
     /// Tokens out.
     pub tokens: mpsc::Sender<TokenEvent>,
     /// Terminal event out.

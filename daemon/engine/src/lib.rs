@@ -2,13 +2,17 @@
 //!
 //! [`handle`] is the seam to the service: everything that changes engine state travels as one message and is applied between steps.
 
+pub mod ask;
 pub mod cache;
+pub mod calibrate;
 pub mod checkpoint;
 pub mod decoder;
 pub mod detokenize;
 pub mod engine;
+pub mod evaluate;
 pub mod grammar;
 pub mod handle;
+pub mod measured;
 pub mod prefix;
 pub mod scheduler;
 pub mod stats;

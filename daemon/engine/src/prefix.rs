@@ -16,9 +16,26 @@ pub struct NewPrefix {
     pub owner: ClientId,
 }
 
+/// Which pinned prefix is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The one of this name, whoever pinned it.
+    Name(String),
+    /// The one with this number: a name may be another's by now.
+    Serial(u64),
+}
+
+impl From<&str> for Which {
+    fn from(name: &str) -> Self {
+        Which::Name(name.to_owned())
+    }
+}
+
 /// A pinned prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixInfo {
+    /// Its number, which no other has had or will have while the engine lives.
+    pub serial: u64,
     /// Its name.
     pub name: String,
     /// Tokens in its pages.
@@ -29,7 +46,7 @@ pub struct PrefixInfo {
     pub held: u32,
     /// Who pinned it.
     pub owner: ClientId,
-    /// Requests that took pages of it instead of computing them.
+    /// Requests that took pages of it instead of computing them; one counts for the prefix it has most pages in common with.
     pub hits: u64,
 }
 

@@ -76,6 +76,11 @@ pub struct EngineHandle {
 impl EngineHandle {
     /// Accepts a request or says at once why not. While the model loads, requests queue.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
+        self.enqueue(request, true)
+    }
+
+    /// The same; `counts` says whether its tokens are an answer.
+    pub(super) fn enqueue(&self, request: Request, counts: bool) -> Result<Generation, SubmitError> {
         let shared = &*self.shared;
         self.check(&request)?;
         if shared.draining.load(Ordering::Acquire) {
@@ -89,7 +94,7 @@ impl EngineHandle {
         let id = RequestId(shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (tokens_in, tokens) = mpsc::channel(shared.token_buffer);
         let (finished_in, finished) = oneshot::channel();
-        let submission = Submission { id, request, at: Instant::now(), tokens: tokens_in, finished: finished_in };
+        let submission = Submission { id, request, at: Instant::now(), tokens: tokens_in, finished: finished_in, counts };
         if self.control.send(Message::Submit(Box::new(submission))).is_err() {
             shared.waiting.fetch_sub(1, Ordering::AcqRel);
             return Err(self.stopped_error());
@@ -187,6 +192,11 @@ impl EngineHandle {
     /// The state now.
     pub fn state(&self) -> EngineState {
         self.shared.state.borrow().clone()
+    }
+
+    /// Tokens of prompt and answer together that a request may have at most.
+    pub fn longest_request(&self) -> u32 {
+        self.shared.cache.context
     }
 
     /// The model's facts known before its weights are loaded.

@@ -9,6 +9,7 @@ mod run;
 
 pub use control::EngineHandle;
 pub use options::{CachePlan, CacheSize, EngineOptions, ModelInfo};
+pub use prefixes::Pinning;
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::decoder::{Decoder, DecoderLimits};

@@ -17,25 +17,29 @@ struct Route {
     /// Tokens drawn that could not be delivered, and why.
     lost: u32,
     broken: Option<FinishReason>,
+    /// Whether its tokens are anybody's answer.
+    counts: bool,
 }
 
 impl Routes {
-    pub fn open(&mut self, id: RequestId, tokens: mpsc::Sender<TokenEvent>, finished: oneshot::Sender<Finished>) {
-        self.open.insert(id, Route { tokens, finished, lost: 0, broken: None });
+    pub fn open(&mut self, id: RequestId, tokens: mpsc::Sender<TokenEvent>, finished: oneshot::Sender<Finished>, counts: bool) {
+        self.open.insert(id, Route { tokens, finished, lost: 0, broken: None, counts });
     }
 
-    /// Delivers a token; gives a reason to cancel where that cannot be done.
-    pub fn token(&mut self, id: RequestId, token: TokenEvent) -> Option<FinishReason> {
-        let route = self.open.get_mut(&id)?;
-        if route.broken.is_none() {
-            route.broken = match route.tokens.try_send(token) {
-                Ok(()) => return None,
-                Err(TrySendError::Full(_)) => Some(FinishReason::SlowReader),
-                Err(TrySendError::Closed(_)) => Some(FinishReason::Cancelled),
-            };
-        }
+    /// Delivers a token; gives how many that is in the statistics, or a reason to cancel where it cannot be done.
+    pub fn token(&mut self, id: RequestId, token: TokenEvent) -> Result<u64, FinishReason> {
+        let Some(route) = self.open.get_mut(&id) else { return Ok(0) };
+        let broken = match route.broken {
+            Some(reason) => reason,
+            None => match route.tokens.try_send(token) {
+                Ok(()) => return Ok(u64::from(route.counts)),
+                Err(TrySendError::Full(_)) => FinishReason::SlowReader,
+                Err(TrySendError::Closed(_)) => FinishReason::Cancelled,
+            },
+        };
+        route.broken = Some(broken);
         route.lost += 1;
-        route.broken
+        Err(broken)
     }
 
     /// Closes a request's route; gives the terminal event as its reader shall see it (its count without what was lost), to be sent once

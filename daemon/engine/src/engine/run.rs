@@ -220,7 +220,7 @@ impl<'a> Loop<'a> {
         match message {
             Message::Submit(submission) => {
                 let submission = *submission;
-                self.routes.open(submission.id, submission.tokens, submission.finished);
+                self.routes.open(submission.id, submission.tokens, submission.finished, submission.counts);
                 let arrival = Arrival { request: submission.request, at: submission.at };
                 self.scheduler.submit(submission.id, arrival, &mut self.events);
             }
@@ -231,8 +231,8 @@ impl<'a> Loop<'a> {
                 acknowledge(ack);
             }
             Message::Pin(new, answer) => tell(answer, self.scheduler.pin(new)),
-            Message::Unpin(name, answer) => {
-                let dropped = self.scheduler.unpin(&name);
+            Message::Unpin(which, answer) => {
+                let dropped = self.scheduler.unpin(which);
                 self.publish(|_| {});
                 tell(answer, dropped);
             }
@@ -257,8 +257,8 @@ impl<'a> Loop<'a> {
                         self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
                     }
                     Event::Token(id, token) => match self.routes.token(id, token) {
-                        None => self.delivered += 1,
-                        Some(reason) => self.scheduler.cancel(id, reason, Instant::now(), &mut self.events),
+                        Ok(count) => self.delivered += count,
+                        Err(reason) => self.scheduler.cancel(id, reason, Instant::now(), &mut self.events),
                     },
                     Event::Finished(id, finished) => {
                         if let Some((reader, finished)) = self.routes.close(id, finished) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::handle::{ClientId, FinishReason, Generation, NamedTable, Priority, Request, SubmitError, TableSet};
-use crate::prefix::{NewPrefix, PrefixError};
+use crate::prefix::{NewPrefix, PrefixError, PrefixInfo};
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -114,6 +114,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
         tables: None,
         steering: Default::default(),
         reuse: false,
+        measure: false,
     }
 }
 
@@ -289,6 +290,10 @@ async fn tables_are_acknowledged_during_a_long_generation_and_shown_in_status() 
     assert_eq!(later.usage.prefill.row, Some((1, 0.5)));
 }
 
+async fn pin(engine: &EngineHandle, new: NewPrefix) -> Result<PrefixInfo, PrefixError> {
+    engine.pin(new).await?.done().await
+}
+
 #[tokio::test]
 async fn a_prefix_is_pinned_once_it_is_computed_and_not_where_that_fails() {
     let hold = Arc::new(AtomicBool::new(false));
@@ -302,15 +307,15 @@ async fn a_prefix_is_pinned_once_it_is_computed_and_not_where_that_fails() {
         owner: ClientId(7),
     };
     let new = |name: &str, pages: u32| of(name, 0, pages);
-    let pinned = engine.pin(new("a", 2)).await.unwrap();
+    let pinned = pin(&engine, new("a", 2)).await.unwrap();
     assert_eq!((pinned.tokens, pinned.pages, pinned.held, pinned.hits), (256, 2, 2, 0));
     assert_eq!((engine.status().pages_pinned, engine.status().pages_used), (2, 2));
-    assert!(matches!(engine.pin(new("b", 15)).await, Err(PrefixError::NoRoom { needed: 15, pinned: 2, limit: 16 })));
+    assert!(matches!(pin(&engine, new("b", 15)).await, Err(PrefixError::NoRoom { needed: 15, pinned: 2, limit: 16 })));
     // A fault of the device's kernels, and a caller that goes away.
     *fault.lock().unwrap() = Some(Fault::Invalid);
-    assert!(matches!(engine.pin(new("c", 1)).await, Err(PrefixError::NotComputed { reason: FinishReason::Error, .. })));
+    assert!(matches!(pin(&engine, new("c", 1)).await, Err(PrefixError::NotComputed { reason: FinishReason::Error, .. })));
     hold.store(true, Ordering::Release);
-    let gone = tokio::time::timeout(Duration::from_millis(50), engine.pin(of("d", 1000, 3))).await;
+    let gone = tokio::time::timeout(Duration::from_millis(50), pin(&engine, of("d", 1000, 3))).await;
     hold.store(false, Ordering::Release);
     assert!(gone.is_err());
     let names: Vec<String> = engine.prefixes().await.unwrap().into_iter().map(|prefix| prefix.name).collect();
@@ -322,6 +327,25 @@ async fn a_prefix_is_pinned_once_it_is_computed_and_not_where_that_fails() {
     engine.shutdown();
     engine.stopped().await;
     assert!(matches!(engine.prefixes().await, Err(PrefixError::Refused(SubmitError::Stopped(_)))));
+}
+
+#[tokio::test]
+async fn a_pin_answers_for_itself_alone_and_is_no_answer_s_token() {
+    let hold = Arc::new(AtomicBool::new(true));
+    let engine = start(Fake { hold: hold.clone(), ..Fake::default() });
+    engine.ready().await.unwrap();
+    let of = |from: u32, pages: u32| NewPrefix { name: "p".into(), tokens: (from..from + pages * 128).collect(), owner: ClientId(7) };
+    // Dropped while it is computed, and another has its name by then.
+    let first = engine.pin(of(0, 2)).await.unwrap();
+    let (unpinned, second, ()) = tokio::join!(engine.unpin("p"), engine.pin(of(1000, 3)), async { hold.store(false, Ordering::Release) });
+    assert_eq!(unpinned.unwrap().map(|prefix| prefix.pages), Some(2));
+    assert!(matches!(first.done().await, Err(PrefixError::NotComputed { reason: FinishReason::Cancelled, .. })));
+    let second = second.unwrap().done().await.unwrap();
+    assert_eq!((second.pages, second.held), (3, 3), "its own, and still there");
+    assert_eq!(engine.prefixes().await.unwrap(), [second]);
+    assert_eq!(engine.status().generated_tokens, 0);
+    collect(engine.submit(request(20, 3)).unwrap()).await;
+    assert_eq!(engine.status().generated_tokens, 3);
 }
 
 #[tokio::test]

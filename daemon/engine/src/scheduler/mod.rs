@@ -5,6 +5,7 @@
 //! that ends meanwhile may have a row in a step under way: what that gives is discarded. Its pages and table slots are free at once, for
 //! the device runs steps in the order they were begun: who gets them next writes them after that row did, and before reading them.
 
+mod measuring;
 mod pins;
 mod reuse;
 mod sequence;
@@ -89,6 +90,7 @@ pub struct Planned {
     index: usize,
     range: Range<usize>,
     sample: bool,
+    measure: bool,
 }
 
 impl Planned {
@@ -108,6 +110,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Its one sequence is measured.
+    pub fn measures(&self) -> bool {
+        self.seqs.iter().any(|s| s.measure)
+    }
+
     /// Tokens of one phase.
     pub fn tokens(&self, phase: Phase) -> usize {
         self.seqs.iter().filter(|s| s.phase == phase).map(Planned::tokens).sum()
@@ -139,7 +146,11 @@ pub struct Scheduler {
     running: Vec<Sequence>,
     admission_turns: Turns,
     prefill_turns: Turns,
+    /// The last step was a measured request's.
+    measured_last: bool,
     speed: Speed,
+    /// Of measured requests' steps.
+    measured_speed: Speed,
 }
 
 impl Scheduler {
@@ -156,7 +167,9 @@ impl Scheduler {
             running: Vec::new(),
             admission_turns: Turns::default(),
             prefill_turns: Turns::default(),
+            measured_last: false,
             speed: Speed::new(options.step_budget, options.chunk, options.max_chunk),
+            measured_speed: Speed::new(options.step_budget, options.chunk, options.max_chunk),
             options,
         }
     }
@@ -209,7 +222,7 @@ impl Scheduler {
             return;
         }
         self.admission_turns.come(request.client);
-        let chain = if request.reuse { chain(&request.prompt).into() } else { Arc::default() };
+        let chain = if request.reuse && !request.measure { chain(&request.prompt).into() } else { Arc::default() };
         self.waiting.push(Waiting { id, arrival, chain });
     }
 
@@ -242,7 +255,13 @@ impl Scheduler {
         let Some(class) = self.running.iter().map(|s| s.arrival.request.priority).max() else {
             return plan;
         };
-        let of_class = |s: &Sequence| s.arrival.request.priority == class;
+        if beside.is_some_and(Plan::measures) {
+            return plan;
+        }
+        if let Some(index) = self.measured_turn(class) {
+            return self.measured_plan(index, beside);
+        }
+        let of_class = |s: &Sequence| s.arrival.request.priority == class && !s.arrival.request.measure;
         let (mut prefills, mut decodes) = (Vec::new(), 0);
         for (index, s) in self.running.iter().enumerate().filter(|(_, s)| of_class(s)) {
             match s.phase() {
@@ -301,6 +320,7 @@ impl Scheduler {
                 table: s.slot(p.phase),
                 block_table: &s.pages.pages()[..pages_for(p.range.end)],
                 sample: p.sample.then_some(&s.sampling),
+                measure: p.measure,
             }
         };
         plan.seqs.iter().map(step).collect()
@@ -309,7 +329,8 @@ impl Scheduler {
     /// Takes the results of the oldest step under way, `elapsed` of which were its own. What it gave for requests that have ended since leaves
     /// plan and report uncounted.
     pub fn complete(&mut self, plan: &mut Plan, report: &mut StepReport, elapsed: Duration, now: Instant, events: &mut Vec<Event>) {
-        self.speed.learn(plan.tokens(Phase::Prefill), plan.tokens(Phase::Decode), elapsed.as_secs_f64());
+        let speed = if plan.measures() { &mut self.measured_speed } else { &mut self.speed };
+        speed.learn(plan.tokens(Phase::Prefill), plan.tokens(Phase::Decode), elapsed.as_secs_f64());
         report.counters.resize(plan.seqs.len(), SkipCounters::default());
         report.sampled.resize(plan.seqs.len(), None);
         let lives: Vec<Option<usize>> = plan.seqs.iter().map(|planned| self.place_of(planned)).collect();
@@ -321,6 +342,9 @@ impl Scheduler {
             self.computed(place, planned.range.end);
             let s = &mut self.running[place];
             s.count(planned.phase, report.counters[i]);
+            if planned.measure {
+                s.measured(planned.phase, &report.gaps);
+            }
             if !planned.sample {
                 continue;
             }
@@ -351,7 +375,8 @@ impl Scheduler {
         let s = &self.running[index];
         let phase = s.phase();
         let sample = range.end == s.tokens.len();
-        Planned { id: s.id, phase, table: s.tables.phase(phase).cloned(), index, range, sample }
+        let measure = s.arrival.request.measure;
+        Planned { id: s.id, phase, table: s.tables.phase(phase).cloned(), index, range, sample, measure }
     }
 
     /// Admits, highest class first, as long as the next in turn fits; what does not fit waits, and what is behind it too, so that
@@ -364,7 +389,11 @@ impl Scheduler {
             if in_class >= self.options.max_running.max(1) {
                 return;
             }
-            let tables = request.tables.clone().unwrap_or_else(|| self.tables.clone());
+            let tables = match &request.tables {
+                _ if request.measure => TableSet::default(),
+                Some(own) => own.clone(),
+                None => self.tables.clone(),
+            };
             let beginning = Beginning::new(client, tables.prefill.as_ref(), chain, request.prompt.len());
             let known = beginning.known(0, &self.pages);
             let Some(pages) = self.lease(request, &known) else {
@@ -461,7 +490,7 @@ fn unstarted(arrival: &Arrival, reason: FinishReason, detail: Option<String>, no
         queue_time: now.saturating_duration_since(arrival.at),
         ..Usage::default()
     };
-    Finished { reason, detail, usage }
+    Finished { reason, detail, usage, measured: None }
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 
 use crate::cache::{Digest, PageAllocator, PageKey, PageLease, Scope, Under, chain};
 use crate::handle::ClientId;
-use crate::prefix::{MAX_PREFIXES, NewPrefix, PrefixError, PrefixInfo};
+use crate::prefix::{MAX_PREFIXES, NewPrefix, PrefixError, PrefixInfo, Which};
 use skip_kernels::PAGE;
+use std::cmp::Reverse;
 
 /// All pinned prefixes.
 #[derive(Debug)]
@@ -14,10 +15,13 @@ pub(super) struct Pins {
     pins: Vec<Pin>,
     /// Pages they may take.
     limit: usize,
+    /// The next one's number.
+    next: u64,
 }
 
 #[derive(Debug)]
 struct Pin {
+    serial: u64,
     name: String,
     owner: ClientId,
     /// What its pages hold.
@@ -32,6 +36,13 @@ impl Pin {
         self.chain.iter().zip(chain).take_while(|(a, b)| a == b).count()
     }
 
+    fn is(&self, which: &Which) -> bool {
+        match which {
+            Which::Name(name) => self.name == *name,
+            Which::Serial(serial) => self.serial == *serial,
+        }
+    }
+
     fn has(&self, content: &Digest) -> bool {
         self.chain.contains(content)
     }
@@ -43,6 +54,7 @@ impl Pin {
     fn info(&self) -> PrefixInfo {
         let pages = self.chain.len();
         PrefixInfo {
+            serial: self.serial,
             name: self.name.clone(),
             tokens: (pages * PAGE) as u32,
             pages: pages as u32,
@@ -56,7 +68,7 @@ impl Pin {
 impl Pins {
     /// None, and at most `limit` pages of them.
     pub fn new(limit: usize) -> Self {
-        Self { pins: Vec::new(), limit }
+        Self { pins: Vec::new(), limit, next: 1 }
     }
 
     /// Pins a prefix, which holds no page until a prompt with it is computed.
@@ -78,15 +90,16 @@ impl Pins {
         if pinned + chain.len() > self.limit {
             return Err(PrefixError::NoRoom { needed: chain.len(), pinned, limit: self.limit });
         }
-        let pin = Pin { name: new.name, owner: new.owner, chain, held: None, hits: 0 };
+        let pin = Pin { serial: self.next, name: new.name, owner: new.owner, chain, held: None, hits: 0 };
         let info = pin.info();
+        self.next += 1;
         self.pins.push(pin);
         Ok(info)
     }
 
     /// Drops a prefix. What it alone shared is nobody's from then on.
-    pub fn remove(&mut self, name: &str, pages: &PageAllocator) -> Option<PrefixInfo> {
-        let pin = self.pins.remove(self.pins.iter().position(|pin| pin.name == name)?);
+    pub fn remove(&mut self, which: &Which, pages: &PageAllocator) -> Option<PrefixInfo> {
+        let pin = self.pins.remove(self.pins.iter().position(|pin| pin.is(which))?);
         pages.forget(|_, key| key.scope == Scope::Shared && pin.has(&key.content) && !self.cover(&key.content));
         Some(pin.info())
     }
@@ -114,12 +127,11 @@ impl Pins {
         self.pins.iter().any(|pin| pin.has(content))
     }
 
-    /// A prompt took kept pages: a hit for the prefix it goes along with furthest. One that is not there yet has no hits: it is just being computed.
+    /// A prompt took kept pages: a hit for the prefix it goes along with furthest; of several, for the shortest, which it has all of if it has
+    /// all of any, and then for the one pinned first. One that is not there yet has no hits: it is just being computed.
     pub fn hit(&mut self, prompt: &[Digest]) {
-        let there = self.pins.iter_mut().filter(|pin| pin.held.is_some());
-        if let Some(pin) = there.max_by_key(|pin| pin.common(prompt))
-            && pin.common(prompt) > 0
-        {
+        let there = self.pins.iter_mut().filter(|pin| pin.held.is_some() && pin.common(prompt) > 0);
+        if let Some(pin) = there.max_by_key(|pin| (pin.common(prompt), Reverse(pin.chain.len()), Reverse(pin.serial))) {
             pin.hits += 1;
         }
     }

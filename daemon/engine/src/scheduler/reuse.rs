@@ -7,7 +7,7 @@ use super::Scheduler;
 use super::pins::Pins;
 use crate::cache::{Digest, PageAllocator, PageKey, Scope, Under};
 use crate::handle::{ClientId, NamedTable};
-use crate::prefix::{NewPrefix, PrefixError, PrefixInfo};
+use crate::prefix::{NewPrefix, PrefixError, PrefixInfo, Which};
 use skip_kernels::PAGE;
 use std::sync::Arc;
 
@@ -86,8 +86,8 @@ impl Scheduler {
     }
 
     /// Shares a prefix no longer.
-    pub fn unpin(&mut self, name: &str) -> Option<PrefixInfo> {
-        self.pins.remove(name, &self.pages)
+    pub fn unpin(&mut self, which: impl Into<Which>) -> Option<PrefixInfo> {
+        self.pins.remove(&which.into(), &self.pages)
     }
 
     /// The pinned prefixes.

@@ -5,11 +5,14 @@ use super::reuse::Beginning;
 use super::steer::Steer;
 use crate::cache::PageLease;
 use crate::handle::{FinishReason, Finished, PhaseUsage, Progress, RequestId, Stage, TableSet, Usage};
+use crate::measured::Measured;
 use skip_kernels::Phase;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::{TableSlot, drawn_by};
+use skip_kernels::gaps::Gaps;
 use skip_kernels::sampling::SamplingParams;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A request that holds a slot and pages for all it may ever need.
@@ -35,6 +38,7 @@ pub(super) struct Sequence {
     pub sampling: SamplingParams,
     steer: Steer,
     counters: [SkipCounters; 2],
+    measured: Measured,
     admitted: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -67,6 +71,7 @@ impl Sequence {
             sampling,
             steer,
             counters: Default::default(),
+            measured: Measured::default(),
             admitted: now,
             first_token: None,
             last_token: None,
@@ -110,6 +115,11 @@ impl Sequence {
     /// Counts a step's votes.
     pub fn count(&mut self, phase: Phase, votes: SkipCounters) {
         self.counters[phase as usize] += votes;
+    }
+
+    /// Takes a step's votes by gap.
+    pub fn measured(&mut self, phase: Phase, gaps: &[Gaps]) {
+        self.measured.add(phase, gaps);
     }
 
     /// Takes the token drawn in the oldest step under way; says whether it is an end-of-sequence one that counts, and why the request ends with it,
@@ -175,7 +185,8 @@ impl Sequence {
             prefill_time: between(self.admitted, self.first_token.unwrap_or(now)),
             decode_time: self.first_token.zip(self.last_token).map_or(Duration::ZERO, |(a, b)| between(a, b)),
         };
-        Finished { reason, detail, usage }
+        let measured = self.arrival.request.measure.then(|| Arc::new(self.measured.clone()));
+        Finished { reason, detail, usage, measured }
     }
 }
 

@@ -7,11 +7,13 @@ use crate::handle::Stage;
 use skip_kernels::PAGE;
 use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::unseen;
+use skip_kernels::gaps::Gaps;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
 use std::collections::{HashMap, VecDeque};
 
 mod fairness;
+mod measuring;
 mod properties;
 mod reuse;
 
@@ -24,6 +26,13 @@ fn next_token(tokens: &[u32], added: &[(u32, f32)]) -> u32 {
     let all = tokens.iter().copied().chain(changes);
     let hash = all.fold(0xcbf2_9ce4_8422_2325u64, |h, t| (h ^ u64::from(t)).wrapping_mul(0x0100_0000_01b3));
     ((hash >> 33) % u64::from(VOCABULARY)) as u32
+}
+
+/// A vote a token.
+fn gaps(tokens: usize) -> Gaps {
+    let mut gaps = Gaps::default();
+    (0..tokens).for_each(|_| gaps[0].add(-1.0, 1.0));
+    gaps
 }
 
 /// What a request must give, cut at its end-of-sequence token or `max_tokens`.
@@ -51,6 +60,7 @@ struct OnDevice {
     draws: bool,
     added: Vec<(u32, f32)>,
     votes: u64,
+    measure: bool,
     /// Whose it is, and the threshold of its prompt; None where the test does not say.
     owner: Option<Owner>,
 }
@@ -103,6 +113,7 @@ impl FakeModel {
             draws: s.sample.is_some(),
             added: s.sample.and_then(|params| params.edits.as_ref()).map_or_else(Vec::new, |edits| edits.added.clone()),
             votes: if s.table.is_some() { s.tokens.len() as u64 } else { 0 },
+            measure: s.measure,
             owner: owners.get(place).copied(),
         };
         self.begun.push_back(steps.iter().enumerate().map(on_device).collect());
@@ -126,6 +137,9 @@ impl FakeModel {
             }
             let token = next_token(&keys, &s.added);
             drawn.push(if s.draws { token } else { u32::MAX });
+            if s.measure {
+                report.gaps = vec![gaps(s.tokens.len()); 2];
+            }
             report.sampled.push(s.draws.then(|| Sampled { token, ..Sampled::default() }));
             report.counters.push(SkipCounters { votes: s.votes, ..SkipCounters::default() });
         }
@@ -279,6 +293,7 @@ fn request(client: u32, prompt: usize, max_tokens: u32) -> Request {
         tables: None,
         steering: Default::default(),
         reuse: false,
+        measure: false,
     }
 }
 

@@ -22,6 +22,7 @@ async fn ask(engine: &EngineHandle, prompt: &[u32], reuse: bool) -> (Vec<Sampled
         tables: None,
         steering: Default::default(),
         reuse,
+        measure: false,
     };
     let mut generation = engine.submit(request).unwrap();
     let mut drawn = Vec::new();

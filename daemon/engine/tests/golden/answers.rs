@@ -132,6 +132,7 @@ async fn compare_answers<B: Backend>(backend: impl Fn() -> B + Clone + Send + 's
                     tables: None,
                     steering: Default::default(),
                     reuse: false,
+                    measure: false,
                 })
                 .unwrap();
             let mut ids = Vec::new();

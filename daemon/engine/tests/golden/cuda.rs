@@ -32,6 +32,7 @@ async fn cuda_a_step_ahead_gives_the_same_tokens() {
                 tables: None,
                 steering: Default::default(),
                 reuse: false,
+                measure: false,
             };
             let mut generation = engine.submit(request).unwrap();
             let mut ids = Vec::new();

@@ -71,6 +71,7 @@ async fn ask(engine: &EngineHandle, case: &Case, prompt: Vec<u32>, leads: bool, 
         tables: Some(case.tables.clone()),
         steering: Default::default(),
         reuse: false,
+        measure: false,
     };
     let mut generation = loop {
         match engine.submit(request.clone()) {

@@ -75,6 +75,7 @@ fn run<B: Backend>(
             table: Some(TableSlot(u16::from(decode))),
             block_table: &block_table[..end.div_ceil(PAGE)],
             sample: (end >= prompt).then_some(&greedy),
+            measure: false,
         };
         let mut report = StepReport::default();
         model.step(&[step], &mut || false, &mut report).unwrap();

@@ -9,6 +9,7 @@ mod cuda;
 mod endurance;
 mod invariance;
 mod long;
+mod measuring;
 mod rig;
 mod tap;
 mod text;

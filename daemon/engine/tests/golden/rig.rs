@@ -95,6 +95,7 @@ impl<B: Backend> Rig<B> {
                     table: p.table,
                     block_table: &self.tables[p.seq],
                     sample: p.sample.then_some(&self.greedy),
+                    measure: false,
                 }
             })
             .collect();

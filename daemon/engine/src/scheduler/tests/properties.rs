@@ -155,7 +155,7 @@ proptest! {
                         Err(error) => prop_assert!(matches!(error, PrefixError::NameTaken(_)), "{error}"),
                     }
                 }
-                Op::Unpin(family) => drop(rig.scheduler.unpin(&format!("{family}"))),
+                Op::Unpin(family) => drop(rig.scheduler.unpin(format!("{family}").as_str())),
                 Op::Tables(s) => rig.scheduler.set_tables(TableSet { prefill: s.map(|s| table(f32::from(s))), decode: s.map(|_| table(9.0)) }),
             }
         }
@@ -176,7 +176,7 @@ proptest! {
         prop_assert_eq!(rig.scheduler.slots.users(), 0);
         for prefix in rig.scheduler.prefixes() {
             prop_assert!(prefix.held == 0 || prefix.held == prefix.pages);
-            rig.scheduler.unpin(&prefix.name);
+            rig.scheduler.unpin(prefix.name.as_str());
         }
         prop_assert!(rig.scheduler.pages().reserve(12).is_some(), "a page was lost");
         for (id, request) in &requests {

@@ -239,3 +239,26 @@ fn prefixes_that_begin_alike_share_pages_and_dropping_one_leaves_the_other() {
     rig.scheduler.unpin("long").unwrap();
     assert_eq!((rig.scheduler.pinned(), rig.taken(reusing(3, &text))), (2, 256));
 }
+
+#[test]
+fn a_hit_is_the_longest_prefix_s_that_a_prompt_has() {
+    let mut rig = Rig::with_pins(64, 16, 8, 1);
+    let text = text(900);
+    let mut other = text.clone();
+    other.reverse();
+    let fork: Vec<u32> = text[..256].iter().chain(&other[..128]).copied().collect();
+    // Whatever the order they were pinned in.
+    for (name, tokens) in [("long", &text[..512]), ("middle", &text[..256]), ("fork", &fork), ("short", &text[..128])] {
+        rig.pin(name, tokens).unwrap();
+        rig.taken(reusing(1, &[tokens, &[1]].concat()));
+    }
+    let hits = |rig: &Rig| rig.scheduler.prefixes().into_iter().map(|prefix| prefix.hits).collect::<Vec<_>>();
+    let before = hits(&rig);
+    for (taken, prompt) in
+        [(512, &text[..600]), (256, &text[..300]), (256, &[&text[..256], &other[200..300]].concat()), (128, &text[..200])]
+    {
+        assert_eq!(rig.taken(reusing(2, prompt)), taken);
+    }
+    let new: Vec<u64> = hits(&rig).iter().zip(&before).map(|(now, before)| now - before).collect();
+    assert_eq!(new, [1, 2, 0, 1], "long, middle, fork, short");
+}
