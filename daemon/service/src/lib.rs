@@ -26,6 +26,7 @@ pub mod renderer;
 pub mod request_id;
 pub mod socket;
 pub mod state;
+pub mod state_lock;
 pub mod status;
 pub mod tables;
 pub mod text;

@@ -5,6 +5,7 @@ use crate::config::{Config, Listen};
 use crate::lifecycle::Stage;
 use crate::load::{self, LoadError};
 use crate::state::{Daemon, Model};
+use crate::state_lock::{Held, StateLock};
 use crate::{http, socket};
 use std::future::Future;
 use std::sync::Arc;
@@ -25,6 +26,9 @@ pub enum RunError {
     /// The socket cannot be served.
     #[error(transparent)]
     Socket(#[from] socket::BindError),
+    /// Another daemon has the state folder.
+    #[error(transparent)]
+    State(#[from] Held),
     /// The bus that was asked for cannot be joined.
     #[error(transparent)]
     Bus(#[from] JoinError),
@@ -37,12 +41,12 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The process's exit code: 3 the model, 4 the interfaces, 5 a device that failed while serving, 1 the rest. (2 is wrong usage.)
+    /// The process's exit code: 3 the model, 4 the interfaces or the state folder, 5 a device that failed while serving, 1 the rest. (2 is wrong usage.)
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Load(LoadError::Device(_)) => 5,
             RunError::Load(_) => 3,
-            RunError::Socket(_) | RunError::Bus(_) => 4,
+            RunError::Socket(_) | RunError::State(_) | RunError::Bus(_) => 4,
             RunError::System(..) => 1,
         }
     }
@@ -61,6 +65,7 @@ where
             (listener, Some(file))
         }
     };
+    let _state = StateLock::take(&config.state_dir)?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| RunError::System("watch the socket", e))?;
     let tcp = match &config.listen {
         Some(listen) => Some(listen_on(listen).await?),

@@ -132,6 +132,14 @@ impl Daemon {
         }
     }
 
+    /// The model, if it serves requests, if only those that are under way.
+    pub fn serving_model(&self) -> Result<Arc<Model>, Error> {
+        match (self.life.stage(), self.model.get()) {
+            (Stage::Draining, Some(model)) if self.ready_after().is_some() => Ok(model.clone()),
+            _ => self.ready_model(),
+        }
+    }
+
     /// The tables of a model that is known; tables can be set while it loads.
     pub fn tables(&self) -> Result<&Tables, Error> {
         match self.model.get() {

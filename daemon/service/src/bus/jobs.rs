@@ -74,7 +74,26 @@ fn path(id: &str) -> Result<OwnedObjectPath, Failure> {
 
 #[interface(name = "org.skipd.Skipd1.Jobs", introspection_docs = false)]
 impl JobControl {
-    /// Starts a job: `qualify`.
+    /// All that are remembered, however they were started, as the socket shows them.
+    #[zbus(out_args("jobs"))]
+    fn list(&self) -> Result<Answer, Failure> {
+        answer(&self.daemon.jobs.list())
+    }
+
+    /// Ends a job of this id at the next chance.
+    async fn cancel(
+        &self,
+        id: String,
+        #[zbus(header)] header: Header<'_>,
+        #[zbus(connection)] connection: &Connection,
+    ) -> Result<(), Failure> {
+        let peer = caller::peer(connection, &caller::sender(&header)?).await?;
+        self.daemon.authority.check(&peer, Right::Control)?;
+        self.daemon.jobs.find(&id)?.cancel();
+        Ok(())
+    }
+
+    /// Starts a job: `qualify`, `calibrate`, `evaluate` or `price`.
     #[zbus(out_args("job"))]
     async fn start(
         &self,

@@ -13,7 +13,7 @@ use crate::state::Daemon;
 use crate::status;
 use serde_json::{Map, Value};
 use skip_client::protocol::names::ERROR_DETAILS;
-use skip_client::protocol::{ChatMessage, GenerationOptions, Prompt, Status};
+use skip_client::protocol::{ChatMessage, GenerationOptions, Prompt, Status, words};
 use skip_client::{Error, ErrorKind, variant};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
     ) -> Result<(OwnedObjectPath, OwnedFd), Failure> {
         let input = async move {
-            let messages = serde_json::from_str(&messages_json).map_err(|e| Error::invalid("messages", e.to_string()))?;
+            let messages = serde_json::from_str(&messages_json).map_err(|e| Error::invalid("messages", words(&e)))?;
             Ok(Input::Chat(ChatMessage::list(messages)?))
         };
         self.start(connection, &header, options, input).await

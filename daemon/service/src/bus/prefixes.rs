@@ -5,6 +5,7 @@ use super::caller;
 use super::failure::{Failure, wants_details};
 use crate::peer::Peer;
 use crate::prefixes;
+use crate::request_id::RequestId;
 use crate::state::Daemon;
 use skip_client::protocol::PinPrefix;
 use skip_client::variant;
@@ -43,7 +44,8 @@ impl PrefixControl {
         let pinned = async {
             let peer = peer(&header, connection).await?;
             let wanted = PinPrefix::from_bus(variant::from_dict(&options)?)?;
-            answer(&prefixes::pin(&self.daemon, &peer, wanted).await?)
+            // A pin has no object, and so no path to be called by.
+            answer(&prefixes::pin(&self.daemon, &peer, RequestId::new(None), wanted).await?)
         };
         pinned.await.map_err(|failure: Failure| failure.detailed(wants_details(&options)))
     }

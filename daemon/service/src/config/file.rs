@@ -1,6 +1,7 @@
 //! The configuration file and its drop-ins, later ones winning.
 
 use super::{ConfigError, Settings};
+use skip_client::protocol::words;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +28,10 @@ fn read_one(path: &Path) -> Result<Option<Settings>, ConfigError> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
     };
-    toml::from_str(&text).map(Some).map_err(|e| ConfigError::Parse { path: path.to_owned(), message: e.to_string().trim_end().to_owned() })
+    toml::from_str(&text).map(Some).map_err(|error| {
+        let message = error.to_string().trim_end().replace(error.message(), &words(&error.message()));
+        ConfigError::Parse { path: path.to_owned(), message }
+    })
 }
 
 fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, ConfigError> {

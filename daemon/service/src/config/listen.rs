@@ -1,6 +1,7 @@
 //! Serving over TCP: an address of this machine alone, and the key that every request must bring.
 
 use super::{ConfigError, invalid};
+use crate::files;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +11,8 @@ use std::path::Path;
 const SHORTEST_KEY: usize = 16;
 /// Longest key, in characters.
 const LONGEST_KEY: usize = 256;
+/// Longest file of one, with the space around it.
+const MOST_BYTES: u64 = 1024;
 
 /// Where HTTP is served over TCP, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +49,15 @@ impl Key {
     /// The file's one line.
     fn read(path: &Path) -> Result<Self, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+        // One byte more than is taken: what is longer is no key.
+        let bytes = files::read(path, MOST_BYTES + 1).map_err(failed)?;
         let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
         if mode & 0o007 != 0 {
             let reason = format!("{} is open to everybody (mode {:03o}): chmod o= it", path.display(), mode & 0o777);
             return Err(invalid("--key-file", &reason));
         }
-        Self::parse(text.trim()).ok_or_else(|| {
+        let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() as u64 <= MOST_BYTES);
+        text.and_then(|text| Self::parse(text.trim())).ok_or_else(|| {
             let wanted = format!("{SHORTEST_KEY} to {LONGEST_KEY} visible ASCII characters");
             invalid("--key-file", &format!("{} must hold one key of {wanted}", path.display()))
         })
@@ -122,6 +127,21 @@ mod tests {
         }
         let file = key_file(KEY, 0o600);
         assert!(Listen::check(None, Some(file.path())).is_err(), "a key without an address protects nothing");
+    }
+
+    #[test]
+    fn what_has_no_end_or_is_no_file_is_no_key() {
+        let read = |path: &Path| Listen::check(Some("127.0.0.1:1"), Some(path)).unwrap_err().to_string();
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        for path in [Path::new("/dev/zero"), &pipe, dir.path()] {
+            let error = read(path);
+            assert!(error.contains("not a regular file") && error.contains(&path.display().to_string()), "{error}");
+        }
+        for text in [format!("{KEY}{}", " ".repeat(1 << 20)), format!("{}{KEY}", "\n".repeat(1 << 20))] {
+            assert!(read(key_file(&text, 0o600).path()).contains("must hold one key"));
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ fn flags_win_over_drop_ins_and_drop_ins_over_the_file() {
 fn an_unknown_key_is_an_error_that_names_it_and_the_file() {
     let error = load(&[("skipd.toml", "model = \"/m\"\nqeue = 1\n")], &[]).unwrap_err().to_string();
     assert!(error.contains("qeue") && error.contains("skipd.toml"), "{error}");
+    let error = load(&[("skipd.toml", "model = \"/m\"\nqueue = \"long\"\n")], &[]).unwrap_err().to_string();
+    assert!(error.contains("expected a whole number from 0") && error.contains("queue = ") && !error.contains("usize"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the log says of a generation: one line when it ends, with counts and times, and nothing of what was asked or answered.
 
-use skip_client::protocol::{FinishReason, Usage};
+use skip_client::protocol::Usage;
 use skip_engine::handle::Priority;
 use tracing::Span;
 
@@ -25,14 +25,14 @@ impl Log {
     }
 
     /// It ended.
-    pub fn end(&mut self, reason: FinishReason, usage: &Usage) {
+    pub fn end(&mut self, reason: &'static str, usage: &Usage) {
         self.ended = true;
         let (times, own) = (&usage.skipd.timings_ms, &usage.skipd);
         self.span.in_scope(|| {
             tracing::info!(
                 uid = self.uid,
                 class = self.class,
-                reason = reason.name(),
+                reason,
                 prompt_tokens = usage.prompt_tokens,
                 completion_tokens = usage.completion_tokens,
                 reused_tokens = own.reused_tokens,
@@ -50,7 +50,7 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         if !self.ended {
-            self.span.in_scope(|| tracing::info!(uid = self.uid, class = self.class, "its client left before the end"));
+            self.span.in_scope(|| tracing::info!(uid = self.uid, class = self.class, "left behind at the end of the process"));
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Socket and bus both call [`start`] and then [`Running::next`] until the end; neither knows of tokens, and nothing here knows of HTTP or D-Bus.
 
+mod account;
 mod assemble;
 mod calls;
 mod log;

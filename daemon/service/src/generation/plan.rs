@@ -70,6 +70,7 @@ impl Plan {
             tables,
             steering,
             reuse: own.prefix_reuse.unwrap_or(true),
+            measure: false,
         };
         let wants_logprobs = options.logprobs.is_some();
         Ok(Self { id, request, stops, skip_special: options.skip_special_tokens, wants_logprobs, calls, steered_by, arrived })

@@ -1,20 +1,21 @@
 //! A submitted request: text as it comes, then exactly one end with true counts. Dropping it cancels the request at the next step.
 
+use super::account::Account;
 use super::assemble::Assembler;
 use super::calls::{Calls, Part};
 use super::log::Log;
 use super::plan::Plan;
-use super::usage;
-use crate::activity::Named;
 use crate::metrics::Timing;
+use crate::socket::Stall;
 use crate::state::{Daemon, Model};
 use skip_client::protocol::{FinishReason, LogprobEntry, StreamEvent, ToolCallDelta, Usage};
 use skip_client::{Error, ErrorKind};
-use skip_engine::handle::{self, CancelGuard, Finished, SubmitError, TokenEvent};
+use skip_engine::EngineHandle;
+use skip_engine::handle::{self, CancelGuard, Finished, RequestId, SubmitError, TokenEvent};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
-use tokio::sync::{mpsc, oneshot};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc;
 
 /// What a generation gives.
 #[derive(Debug)]
@@ -65,43 +66,49 @@ enum Stage {
 
 /// A running generation.
 pub struct Running {
-    daemon: Arc<Daemon>,
     model_name: String,
+    engine: EngineHandle,
+    id: RequestId,
     tokens: mpsc::Receiver<TokenEvent>,
-    finished: oneshot::Receiver<Finished>,
     guard: Option<CancelGuard>,
     assembler: Assembler,
     /// Where the model was told of functions: its calls so far, and how many there may be.
     calls: Option<(Calls, u32)>,
     /// What is to be told next.
     ready: VecDeque<Event>,
-    taken: u32,
     stage: Stage,
-    timing: Timing,
-    log: Log,
-    /// Held for as long as somebody holds the answer.
-    _name: Named,
+    /// Open until the end was given.
+    account: Option<Account>,
+    stalled: Arc<AtomicBool>,
 }
 
 impl Running {
     pub(super) fn submit(daemon: Arc<Daemon>, model: Arc<Model>, plan: Plan) -> Result<Self, Error> {
         let (uid, priority) = (plan.request.client.0, plan.request.priority);
         let generation = model.engine.submit(plan.request).map_err(|error| refusal(error, plan.steered_by))?;
+        let stalled = Arc::new(AtomicBool::new(false));
+        let account = Account {
+            finished: generation.finished,
+            timing: Timing::from(plan.arrived),
+            // What was refused never began.
+            log: Log::begin(uid, priority),
+            taken: 0,
+            stalled: stalled.clone(),
+            _name: daemon.names.enter(generation.id, plan.id),
+            daemon,
+        };
         Ok(Self {
             assembler: Assembler::new(model.text.clone(), plan.skip_special, &plan.stops, plan.wants_logprobs),
-            timing: Timing::from(plan.arrived),
             model_name: model.name.clone(),
+            engine: model.engine.clone(),
+            id: generation.id,
             tokens: generation.tokens,
-            finished: generation.finished,
             guard: Some(generation.guard),
             calls: plan.calls.map(|most| (Calls::new(), most)),
             ready: VecDeque::new(),
-            taken: 0,
             stage: Stage::Tokens,
-            // What was refused never began.
-            log: Log::begin(uid, priority),
-            _name: daemon.names.enter(generation.id, plan.id),
-            daemon,
+            account: Some(account),
+            stalled,
         })
     }
 
@@ -113,6 +120,15 @@ impl Running {
     /// Ends the request at the next step; its end, with true counts, still comes.
     pub fn cancel(&mut self) {
         self.guard = None;
+    }
+
+    /// Ends the request where its reader is found to take nothing for too long; who comes back then still gets its end.
+    pub fn heed(&self, reader: &Stall) {
+        let (engine, id, stalled) = (self.engine.clone(), self.id, self.stalled.clone());
+        reader.then(move || {
+            stalled.store(true, Ordering::Release);
+            engine.cancel(id);
+        });
     }
 
     /// The next event; None after the end. May be dropped while it waits: nothing is lost.
@@ -127,9 +143,10 @@ impl Running {
                     self.take(token);
                 }
                 Stage::Closing { stopped } => {
-                    let finished = (&mut self.finished).await.ok();
+                    let finished = self.account.as_mut()?.finished().await;
                     self.stage = Stage::Done;
-                    return Some(Event::End(self.end(finished, stopped)));
+                    let account = self.account.take()?;
+                    return Some(Event::End(self.end(account, finished, stopped)));
                 }
                 Stage::Done => return None,
             }
@@ -141,8 +158,9 @@ impl Running {
         let at_end = token.is_none();
         let piece = match token {
             Some(token) => {
-                self.taken += 1;
-                self.timing.token(&self.daemon.metrics, Instant::now());
+                if let Some(account) = &mut self.account {
+                    account.token();
+                }
                 if token.is_eos {
                     return;
                 }
@@ -187,24 +205,28 @@ impl Running {
         }
     }
 
-    fn end(&mut self, finished: Option<Finished>, stopped: bool) -> Outcome {
+    fn end(&mut self, account: Account, finished: Finished, stopped: bool) -> Outcome {
         if let Some(guard) = self.guard.take() {
             guard.disarm();
         }
-        let finished = finished.unwrap_or_else(|| Finished {
-            reason: handle::FinishReason::DeviceFault,
-            detail: Some("the engine ended without a word".into()),
-            usage: handle::Usage::default(),
-        });
         let reason = match if stopped { FinishReason::Stop } else { reason(finished.reason) } {
             FinishReason::Stop if self.calls.as_ref().is_some_and(|(calls, _)| calls.complete() > 0) => FinishReason::ToolCalls,
+            FinishReason::Cancelled if account.is_stalled() => FinishReason::SlowReader,
             reason => reason,
         };
         let error = reason.error_kind().map(|kind| Error::new(kind, explain(kind, finished.detail)));
-        self.timing.end(&self.daemon.metrics, Instant::now(), &finished.usage, reason);
-        let usage = usage::report(&finished.usage, self.taken);
-        self.log.end(reason, &usage);
+        let usage = account.close(reason.name(), &finished.usage);
         Outcome { reason, error, usage }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Cancelled first: its account waits for the end.
+        self.guard = None;
+        if let Some(account) = self.account.take() {
+            account.abandon();
+        }
     }
 }
 

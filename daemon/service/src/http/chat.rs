@@ -17,7 +17,7 @@ pub async fn post(State(daemon): Shared, request: Request) -> Reply {
     let peer = peer(&request)?;
     // Before the body is read: an outsider's megabytes are not worth parsing.
     daemon.authority.check(&peer, Right::Generate)?;
-    let id = follow::id(&request);
+    let (id, reader) = (follow::id(&request), follow::stall(&request));
     let body = body::read(request.into_body(), daemon.config.max_body).await?;
     let request = ChatRequest::from_json(&body)?;
     drop(body);
@@ -28,6 +28,7 @@ pub async fn post(State(daemon): Shared, request: Request) -> Reply {
     let envelope = Envelope::new("chatcmpl", &id, running.model_name());
     let shape = Chat { envelope, wants_logprobs: options.logprobs.is_some() };
     let mut response = if options.stream {
+        running.heed(&reader);
         let include_usage = options.stream_options.is_some_and(|stream| stream.include_usage);
         sse::respond(running, shape, include_usage)
     } else {

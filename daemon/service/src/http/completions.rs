@@ -17,7 +17,7 @@ use sse::Envelope;
 pub async fn post(State(daemon): Shared, request: Request) -> Reply {
     let peer = peer(&request)?;
     daemon.authority.check(&peer, Right::Generate)?;
-    let id = follow::id(&request);
+    let (id, reader) = (follow::id(&request), follow::stall(&request));
     let body = body::read(request.into_body(), daemon.config.max_body).await?;
     let request = CompletionRequest::from_json(&body)?;
     drop(body);
@@ -30,6 +30,7 @@ pub async fn post(State(daemon): Shared, request: Request) -> Reply {
     let running = generation::start(&daemon, &peer, ask).await?;
     let shape = Text { envelope: Envelope::new("cmpl", &id, running.model_name()), wants_logprobs: options.logprobs.is_some(), offset: 0 };
     let mut response = if options.stream {
+        running.heed(&reader);
         let include_usage = options.stream_options.is_some_and(|stream| stream.include_usage);
         sse::respond(running, shape, include_usage)
     } else {

@@ -2,8 +2,8 @@
 
 use crate::config::Key;
 use crate::peer::Peer;
+use crate::socket::Break;
 use axum::http::header::{AUTHORIZATION, HOST};
-use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Request};
 use skip_client::{Error, ErrorKind};
 use std::io;
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 /// A listener, and what it knows of whoever connects.
 pub(super) trait Door {
     /// A connection.
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Stream: AsyncRead + AsyncWrite + Break + Unpin + Send + 'static;
 
     /// The next connection.
     async fn accept(&self) -> io::Result<Self::Stream>;
@@ -53,7 +53,9 @@ pub struct Tcp {
 impl Tcp {
     /// Serves a listener to holders of the key.
     pub fn new(listener: TcpListener, key: Key) -> Self {
-        Self { listener, guard: Arc::new(Guard { key }) }
+        // A listener that is bound has an address; without it the names of this machine are left.
+        let address = listener.local_addr().ok().map(|address| address.ip());
+        Self { listener, guard: Arc::new(Guard { key, address }) }
     }
 }
 
@@ -81,13 +83,15 @@ impl Door for Tcp {
 #[derive(Debug)]
 pub(super) struct Guard {
     key: Key,
+    /// Where it listens.
+    address: Option<IpAddr>,
 }
 
 impl Guard {
     /// Refuses requests to another host's name (a web page whose name was pointed at this machine), and those without the key.
     pub(super) fn check<B>(&self, request: &Request<B>) -> Result<(), Error> {
-        let named = request.uri().authority().is_none_or(is_this_machine);
-        if !named || !only(request.headers(), HOST).and_then(|host| host.parse().ok()).is_some_and(|host| is_this_machine(&host)) {
+        let named = request.uri().authority().is_none_or(|authority| self.is_this_machine(authority.as_str()));
+        if !named || !only(request.headers(), HOST).is_some_and(|host| self.is_this_machine(host)) {
             return Err(Error::new(ErrorKind::AccessDenied, "the Host of a request over TCP must be localhost, 127.0.0.1 or [::1]"));
         }
         let refused = |why: &str| Err(Error::new(ErrorKind::Unauthenticated, why));
@@ -96,6 +100,25 @@ impl Guard {
             Some(key) if self.key.is(key.as_bytes()) => Ok(()),
             Some(_) => refused("the key is wrong"),
         }
+    }
+
+    /// `localhost`, `127.0.0.1`, `[::1]`, or the address that is listened on; with a port or without.
+    fn is_this_machine(&self, authority: &str) -> bool {
+        let (host, port) = match authority.rsplit_once(':') {
+            // The colon is one of an address in brackets.
+            Some((_, rest)) if rest.ends_with(']') => (authority, None),
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        };
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+        if !port.is_none_or(is_port) {
+            return false;
+        }
+        let listened = self.address.is_some_and(|address| match address {
+            IpAddr::V4(address) => host == address.to_string(),
+            IpAddr::V6(address) => host == format!("[{address}]"),
+        });
+        listened || host.eq_ignore_ascii_case("localhost") || host == "127.0.0.1" || host == "[::1]"
     }
 }
 
@@ -111,13 +134,6 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
 }
 
-fn is_this_machine(authority: &Authority) -> bool {
-    let host = authority.host();
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let has_user = authority.as_str().contains('@');
-    !has_user && (host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,7 +145,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let guard = Guard { key: Key::parse(KEY).unwrap() };
+        let guard = Guard { key: Key::parse(KEY).unwrap(), address: Some("127.1.2.3".parse().unwrap()) };
         guard.check(&request.body(()).unwrap()).map_err(|error| error.kind)
     }
 
@@ -152,11 +168,31 @@ mod tests {
     #[test]
     fn only_names_of_this_machine_are_hosts() {
         let right = ("authorization", &*format!("Bearer {KEY}"));
-        for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:8000", "[::1]", "127.9.9.9"] {
+        for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:8000", "[::1]", "127.1.2.3:8000"] {
             assert_eq!(check("/v1/models", &[("host", host), right]), Ok(()), "{host}");
         }
-        for host in ["example.org", "localhost.example.org", "localhost.", "10.0.0.1", "[::2]", "", "127.0.0.1.example.org", "a@localhost"]
-        {
+        for host in [
+            "example.org",
+            "localhost.example.org",
+            "localhost.",
+            "10.0.0.1",
+            "[::2]",
+            "",
+            "127.0.0.1.example.org",
+            "a@localhost",
+            "127.0.0.2",
+            "127.1",
+            "localhost:evil",
+            "localhost:",
+            "localhost:+80",
+            "localhost:65536",
+            "localhost:80:80",
+            "::1",
+            "[::1",
+            "[0:0:0:0:0:0:0:1]",
+            "[::1]evil",
+            "[::1]:x",
+        ] {
             assert_eq!(check("/v1/models", &[("host", host), right]), Err(ErrorKind::AccessDenied), "{host}");
         }
         assert_eq!(check("/v1/models", &[right]), Err(ErrorKind::AccessDenied), "none");

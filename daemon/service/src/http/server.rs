@@ -2,15 +2,20 @@
 
 use super::arrival::Arrival;
 use super::door::{Door, Guard, Tcp};
+use super::follow;
 use super::reply::Refusal;
 use crate::peer::Peer;
-use crate::socket::StallGuard;
+use crate::request_id::RequestId;
+use crate::socket::{Break, Stall, StallGuard};
 use crate::state::Daemon;
 use axum::Router;
+use axum::http::header::{CONNECTION, HeaderValue};
 use axum::response::IntoResponse;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use skip_client::protocol::names::REQUEST_ID_HEADER;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -24,11 +29,20 @@ use tower::ServiceExt;
 struct Patience {
     /// A request's head must be there within this, and an idle connection is closed after it.
     head: Duration,
-    /// A peer that takes nothing for this long loses its connection.
+    /// Over TCP: a request with the key must have come within this.
+    stranger: Duration,
+    /// A peer that takes nothing for this long loses its request, or, where it reads no stream, its connection.
     stall: Duration,
+    /// It may come back for the end of its stream within this, then it loses its connection too.
+    grace: Duration,
 }
 
-const PATIENCE: Patience = Patience { head: Duration::from_secs(30), stall: Duration::from_secs(30) };
+const PATIENCE: Patience = Patience {
+    head: Duration::from_secs(30),
+    stranger: Duration::from_secs(5),
+    stall: Duration::from_secs(30),
+    grace: Duration::from_secs(30),
+};
 /// At a stop, requests on their way in have this long to arrive; then only answers are waited for.
 const ARRIVAL: Duration = Duration::from_millis(200);
 /// So many clients at once are told that there is no room, the others just closed.
@@ -111,7 +125,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 
 async fn connection(
     patience: Patience,
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: impl AsyncRead + AsyncWrite + Break + Unpin,
     peer: Peer,
     guard: Option<Arc<Guard>>,
     router: Router,
@@ -121,19 +135,26 @@ async fn connection(
     let peer = Arc::new(peer);
     let arrival = Arrival::default();
     let following = arrival.clone();
+    let stall = Stall::default();
+    let io = TokioIo::new(StallGuard::new(stream, patience.stall, patience.grace, stall.clone()));
+    let known = Arc::new(AtomicBool::new(guard.is_none()));
+    let knowing = known.clone();
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request = following.follow(request);
+        // The answer before this one has been told.
+        stall.clear();
         request.extensions_mut().insert(peer.clone());
+        request.extensions_mut().insert(stall.clone());
         let refused = guard.as_ref().and_then(|guard| guard.check(&request).err());
+        knowing.fetch_or(refused.is_none(), Ordering::AcqRel);
         let router = router.clone();
         async move {
             match refused {
-                Some(error) => Ok(Refusal(error).into_response()),
+                Some(error) => Ok(turn_out(&request, error)),
                 None => router.oneshot(request).await,
             }
         }
     });
-    let io = TokioIo::new(StallGuard::new(stream, patience.stall));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(patience.head)
@@ -142,6 +163,7 @@ async fn connection(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = unknown(patience.stranger, &known) => return,
         () = stopped(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(ARRIVAL, connection.as_mut()).await {
@@ -158,12 +180,32 @@ async fn connection(
     }
 }
 
+/// Returns when a peer has not shown within `time` that it has the key.
+async fn unknown(time: Duration, known: &AtomicBool) {
+    tokio::time::sleep(time).await;
+    if known.load(Ordering::Acquire) {
+        std::future::pending().await
+    }
+}
+
+/// The answer to a request that its door's guard refuses, the last on its connection: who has no key holds no place.
+fn turn_out<B>(request: &hyper::Request<B>, error: skip_client::Error) -> axum::response::Response {
+    let id = follow::wanted(request);
+    tracing::debug!(id = id.name(), code = error.kind.code(), "refused at the door");
+    let mut response = Refusal(error).into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    follow::tell(&mut response, &id);
+    response
+}
+
 /// Tells a client that there is no room, whatever it wants.
 async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin, _turn: OwnedSemaphorePermit) {
-    const ANSWER: &str = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
-        {\"error\":{\"message\":\"too many connections\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"busy\",\"details\":{\"retry_after_s\":1}}}";
+    const HEAD: &str = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n";
+    const BODY: &str = "{\"error\":{\"message\":\"too many connections\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"busy\",\"details\":{\"retry_after_s\":1}}}";
+    // What it wants to be called is not read.
+    let answer = format!("{HEAD}{REQUEST_ID_HEADER}: {}\r\n\r\n{BODY}", RequestId::new(None).name());
     let tell = async {
-        stream.write_all(ANSWER.as_bytes()).await?;
+        stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
         // A socket that is closed with something unread resets, and its client sees that instead of the answer.
         tokio::io::copy(&mut stream.take(MAX_UNWANTED), &mut tokio::io::sink()).await

@@ -1,21 +1,25 @@
 //! Long work beside serving: one job at a time, watched by whoever started it, the last few remembered.
 
+mod calibrate;
+mod evaluate;
+mod price;
 mod qualify;
 
 use crate::lifecycle::Stage;
-use crate::state::Daemon;
+use crate::state::{Daemon, Model};
 use serde_json::{Map, Value};
 use skip_client::protocol::{JobList, JobState, JobStatus};
 use skip_client::{Error, ErrorKind};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Jobs that are remembered, the running one among them.
 pub const KEPT: usize = 16;
 /// Kinds that will come.
-const LATER: [&str; 4] = ["calibrate", "evaluate", "price", "bench"];
+const LATER: [&str; 1] = ["bench"];
 
 /// The jobs of a daemon.
 #[derive(Default)]
@@ -28,6 +32,8 @@ pub struct Jobs {
 pub struct Job {
     status: watch::Sender<JobStatus>,
     cancelled: AtomicBool,
+    /// When it first told how far it was, and how far that was.
+    first: Mutex<Option<(Instant, f64)>>,
 }
 
 impl Job {
@@ -52,16 +58,31 @@ impl Job {
 
     /// Tells where it is.
     fn advance(&self, stage: String, progress: f64) {
-        self.status.send_modify(|status| (status.stage, status.progress) = (stage, progress));
+        let eta = self.eta(progress, Instant::now());
+        self.status.send_modify(|status| (status.stage, status.progress, status.eta_s) = (stage, progress, eta));
+    }
+
+    /// Seconds it has still to go, at the pace since it first moved: what an earlier run has done takes no time.
+    fn eta(&self, progress: f64, now: Instant) -> Option<f64> {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, from) = *first.get_or_insert((now, progress));
+        if from == 0.0 && progress > 0.0 {
+            // Up to here it prepared.
+            *first = Some((now, progress));
+            return None;
+        }
+        (progress > from).then(|| (now - since).as_secs_f64() * (1.0 - progress) / (progress - from))
     }
 
     fn finish(&self, result: Result<Value, Error>) {
         self.status.send_modify(|status| match result {
             Ok(result) => {
                 (status.state, status.stage, status.progress, status.result) = (JobState::Done, String::new(), 1.0, Some(result));
+                status.eta_s = None;
             }
             Err(error) => {
                 let cancelled = error.kind == ErrorKind::Cancelled;
+                status.eta_s = None;
                 (status.state, status.error) = (if cancelled { JobState::Cancelled } else { JobState::Failed }, Some(error.to_string()));
             }
         });
@@ -95,12 +116,44 @@ impl Jobs {
         }
         let id = (self.last.fetch_add(1, Ordering::Relaxed) + 1).to_string();
         let status = watch::Sender::new(JobStatus { id, kind: kind.to_owned(), ..JobStatus::default() });
-        let job = Arc::new(Job { status, cancelled: AtomicBool::new(false) });
+        let job = Arc::new(Job { status, cancelled: AtomicBool::new(false), first: Mutex::default() });
         list.push_back(job.clone());
         while list.len() > KEPT {
             list.pop_front();
         }
         Ok(job)
+    }
+}
+
+/// Waits until the model's weights are hashed: tables that were recorded for some cannot be judged before.
+fn hashed(model: &Model, cancelled: &dyn Fn() -> bool) -> Result<String, Error> {
+    loop {
+        if let Some(digest) = model.tables.checkpoint_hash() {
+            return Ok(digest);
+        }
+        if cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "cancelled"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What a job does.
+enum Work {
+    Qualify(qualify::Work),
+    Calibrate(Box<calibrate::Work>),
+    Evaluate(evaluate::Work),
+    Price(price::Work),
+}
+
+impl Work {
+    fn run(self, daemon: &Daemon, job: &Job) -> Result<Value, Error> {
+        match self {
+            Work::Qualify(work) => work.run(daemon, job),
+            Work::Calibrate(work) => work.run(daemon, job),
+            Work::Evaluate(work) => work.run(daemon, job),
+            Work::Price(work) => work.run(daemon, job),
+        }
     }
 }
 
@@ -112,16 +165,21 @@ pub fn start(daemon: &Arc<Daemon>, kind: &str, options: &Map<String, Value>) -> 
     if LATER.contains(&kind) {
         return Err(Error::new(ErrorKind::Unsupported, format!("{kind} is not built yet")).at("kind"));
     }
-    if kind != "qualify" {
-        return Err(Error::invalid("kind", "no such job: qualify is"));
-    }
-    if let Some(option) = options.keys().next() {
-        return Err(Error::invalid(option.clone(), "qualify has no options"));
-    }
     if let Stage::Draining = daemon.life.stage() {
         return Err(Error::new(ErrorKind::NotReady, "the daemon is draining and starts no jobs"));
     }
-    let work = qualify::Work::of(daemon)?;
+    let work = match kind {
+        "qualify" => {
+            if let Some(option) = options.keys().next() {
+                return Err(Error::invalid(option.clone(), "qualify has no options"));
+            }
+            Work::Qualify(qualify::Work::of(daemon)?)
+        }
+        "calibrate" => Work::Calibrate(Box::new(calibrate::Work::of(daemon, options)?)),
+        "evaluate" => Work::Evaluate(evaluate::Work::of(daemon, options)?),
+        "price" => Work::Price(price::Work::of(daemon, options)?),
+        _ => return Err(Error::invalid("kind", "no such job: qualify, calibrate, evaluate and price are")),
+    };
     let job = daemon.jobs.add(kind)?;
     let (on_thread, daemon) = (job.clone(), daemon.clone());
     let thread = std::thread::Builder::new().name(format!("job {kind}"));
@@ -154,5 +212,14 @@ mod tests {
         assert_eq!(jobs.list().jobs[0].state, JobState::Cancelled);
         assert_eq!(jobs.find("1").err().unwrap().kind, ErrorKind::NotFound, "the oldest is forgotten");
         assert_eq!(jobs.find(&(2 * KEPT + 1).to_string()).unwrap().status().error.as_deref(), Some("told to"));
+    }
+
+    #[test]
+    fn what_is_left_is_told_at_the_pace_since_it_first_moved() {
+        let job = Jobs::default().add("calibrate").unwrap();
+        let at = |s| job.first.lock().unwrap().map_or(Instant::now(), |(since, _)| since) + std::time::Duration::from_secs(s);
+        assert_eq!(job.eta(0.0, at(0)), None);
+        assert_eq!(job.eta(0.5, at(60)), None, "an earlier run may have done it");
+        assert_eq!(job.eta(0.6, at(10)).map(f64::round), Some(40.0));
     }
 }

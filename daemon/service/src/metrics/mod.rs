@@ -10,7 +10,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use skip_client::ErrorKind;
-use skip_client::protocol::FinishReason;
 use skip_engine::handle::Usage;
 use std::time::Instant;
 
@@ -80,9 +79,9 @@ impl Timing {
         }
     }
 
-    /// The request ended.
-    pub fn end(&self, metrics: &Metrics, now: Instant, usage: &Usage, reason: FinishReason) {
-        metrics.finished.get_or_create(&vec![("finished_reason", reason.name().to_owned())]).inc();
+    /// The request ended; `reason` is the protocol's word, or vLLM's `abort` where its client was gone.
+    pub fn end(&self, metrics: &Metrics, now: Instant, usage: &Usage, reason: &'static str) {
+        metrics.finished.get_or_create(&vec![("finished_reason", reason.to_owned())]).inc();
         metrics.whole.observe(now.duration_since(self.arrived).as_secs_f64());
         metrics.queue.observe(usage.queue_time.as_secs_f64());
         metrics.prefill.observe(usage.prefill_time.as_secs_f64());

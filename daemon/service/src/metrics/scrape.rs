@@ -42,7 +42,7 @@ fn counted(registry: &mut Registry, metrics: &Metrics) {
     ] {
         register(registry, &format!("vllm:{name}"), help, histogram.clone());
     }
-    registry.register("vllm:request_success", "Requests ended, by reason", metrics.finished.clone());
+    registry.register("vllm:request_success", "Requests ended, by reason; `abort`: the client was gone", metrics.finished.clone());
     registry.register("skipd_requests_refused", "Requests not taken, by error code", metrics.refused.clone());
 }
 

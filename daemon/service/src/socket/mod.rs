@@ -4,4 +4,4 @@ mod bind;
 mod stall;
 
 pub use bind::{BindError, SocketFile, bind, inherited};
-pub use stall::StallGuard;
+pub use stall::{Break, Stall, StallGuard};

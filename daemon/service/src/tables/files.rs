@@ -51,6 +51,13 @@ impl Paths {
         self.checkpoint.join("config.json")
     }
 
+    /// Calibrated tables of a checkpoint whose config.json cannot be written: they go before it. Named by the checkpoint's folder.
+    pub fn calibrated(&self) -> PathBuf {
+        let folder = self.checkpoint.canonicalize().unwrap_or_else(|_| self.checkpoint.clone());
+        let name = Digest::of(folder.as_os_str().as_encoded_bytes()).to_string();
+        self.state_dir.join("tables").join(format!("calibrated-{}.json", &name[..16]))
+    }
+
     /// Where the digest of the weights is remembered, with what tells whether they changed.
     fn digest_cache(&self) -> PathBuf {
         self.state_dir.join("tables").join("checkpoint.sha256")

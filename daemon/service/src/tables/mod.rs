@@ -82,6 +82,11 @@ impl Tables {
         self.snapshot.borrow().set.clone()
     }
 
+    /// Where the files lie.
+    pub fn paths(&self) -> Paths {
+        self.snapshot.borrow().store.paths().clone()
+    }
+
     /// SHA-256 over the checkpoint's weights, once computed.
     pub fn checkpoint_hash(&self) -> Option<String> {
         self.snapshot.borrow().store.digest().map(|digest| digest.to_string())

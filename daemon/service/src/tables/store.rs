@@ -42,7 +42,7 @@ impl Store {
         };
         let persisted = read(&paths.persisted());
         let admin = read(&paths.admin);
-        let checkpoint = read(&paths.config()).unwrap_or_default();
+        let checkpoint = read(&paths.calibrated()).or_else(|| read(&paths.config())).unwrap_or_default();
         let target = Target::portable(Weights::Pending);
         Self { paths, persisted, admin, checkpoint, retarget: Retarget::default(), target, problems, suspended: PerPhase::default() }
     }
@@ -68,7 +68,10 @@ impl Store {
     pub fn reload(&mut self) -> Result<(), ReadError> {
         let persisted = files::read(&self.paths.persisted())?;
         let admin = files::read(&self.paths.admin)?;
-        let checkpoint = files::read(&self.paths.config())?.unwrap_or_default();
+        let checkpoint = match files::read(&self.paths.calibrated())? {
+            Some(own) => own,
+            None => files::read(&self.paths.config())?.unwrap_or_default(),
+        };
         (self.persisted, self.admin, self.checkpoint) = (persisted, admin, checkpoint);
         self.problems.clear();
         self.suspended = PerPhase::default();

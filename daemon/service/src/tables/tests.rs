@@ -130,6 +130,7 @@ async fn generate(tables: &Tables) -> Finished {
         tables: None,
         steering: Default::default(),
         reuse: false,
+        measure: false,
     };
     let mut generation = tables.engine.as_ref().unwrap().submit(request).unwrap();
     while generation.tokens.recv().await.is_some() {}

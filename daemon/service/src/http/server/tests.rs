@@ -161,6 +161,7 @@ async fn a_connection_beyond_the_limit_is_told() {
         let extra = served.send(wanted.as_bytes()).await;
         let answer = read_to_end(extra).await;
         assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("too many connections"), "{answer}");
+        assert!(answer.contains("\r\nx-request-id: ") && answer.split("\r\n\r\n").count() == 2, "{answer}");
     }
     drop(held);
 }
@@ -169,6 +170,10 @@ const KEY: &str = "a-key-for-a-test-0123";
 
 /// The same daemon over TCP as well; gives its port.
 async fn over_tcp() -> (Served, u16) {
+    over_tcp_within(PATIENCE).await
+}
+
+async fn over_tcp_within(patience: Patience) -> (Served, u16) {
     let mut served = Served::new(Duration::ZERO).await;
     served.server.abort();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -176,7 +181,7 @@ async fn over_tcp() -> (Served, u16) {
     let tcp = Tcp::new(listener, crate::config::Key::parse(KEY).unwrap());
     let socket = UnixListener::bind(served.socket.with_extension("again")).unwrap();
     let daemon = served.daemon.clone();
-    served.server = tokio::spawn(serve(daemon.clone(), socket, Some(tcp), router(daemon), served.stop.subscribe()));
+    served.server = tokio::spawn(serve_within(patience, daemon.clone(), socket, Some(tcp), router(daemon), served.stop.subscribe()));
     (served, port)
 }
 
@@ -220,11 +225,46 @@ async fn over_tcp_nothing_is_answered_without_the_key() {
             let answer = ask(port, request, authorization, "").await;
             assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("invalid_api_key"), "{request}: {answer}");
             assert!(answer.contains("www-authenticate: Bearer") && !answer.contains(KEY), "{answer}");
+            assert!(answer.contains("\r\nx-request-id: "), "{answer}");
         }
     }
     served.stop.send_replace(true);
     tokio::time::timeout(Duration::from_secs(5), served.server).await.expect("both doors close").unwrap();
     assert!(tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err());
+}
+
+/// Sends over TCP; gives all that comes until the connection ends.
+async fn until_closed(port: u16, bytes: &str) -> String {
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(bytes.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut text)).await.expect("the connection ends").unwrap();
+    text
+}
+
+#[tokio::test]
+async fn who_does_not_show_the_key_soon_holds_no_place() {
+    let (_served, port) = over_tcp_within(Patience { stranger: Duration::from_millis(100), ..PATIENCE }).await;
+    let get = |header: &str| format!("GET /health HTTP/1.1\r\n{header}x-request-id: mine\r\n\r\n");
+    // One that has shown it stays, however silent then.
+    let mut known = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let right = get(&format!("host: localhost\r\nauthorization: Bearer {KEY}\r\n"));
+    let mut answer = [0; 512];
+    known.write_all(right.as_bytes()).await.unwrap();
+    assert!(known.read(&mut answer).await.unwrap() > 0);
+    // One at a time: there are two places.
+    for silent in ["", "GET /health HTTP/1.1\r\nhost: loc"] {
+        assert_eq!(until_closed(port, silent).await, "");
+    }
+    // Refused ones end with the refusal, whatever follows, and have their names.
+    for (refused, status) in [(get("host: localhost\r\n"), 401), (get(&format!("host: evil\r\nauthorization: Bearer {KEY}\r\n")), 403)] {
+        let told = until_closed(port, &format!("{refused}{right}")).await;
+        assert!(told.starts_with(&format!("HTTP/1.1 {status}")) && told.matches("HTTP/1.1").count() == 1, "{told}");
+        assert!(told.contains("connection: close") && told.contains("x-request-id: mine"), "{told}");
+    }
+    known.write_all(right.as_bytes()).await.unwrap();
+    let read = known.read(&mut answer).await.unwrap();
+    assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
 }
 
 /// Tasks of this runtime: the test's own, the server's, the model's.
@@ -274,6 +314,60 @@ async fn a_reader_that_never_wakes_up_loses_its_connection() {
     // The end is a reset: what was asked for was not all read.
     let _ = sleeper.read_to_end(&mut held).await;
     assert!(held.starts_with(b"HTTP/1.1 200") && held.len() < 2 << 20, "{} bytes", held.len());
+}
+
+/// A connection over a pipe of a few bytes with a stream under way whose reader takes nothing.
+async fn stalled(grace: Duration) -> (Arc<Daemon>, tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {
+    let daemon = testing::daemon(Duration::from_millis(2)).await;
+    let patience = Patience { stall: Duration::from_millis(50), grace, ..PATIENCE };
+    let (ours, mut theirs) = tokio::io::duplex(64);
+    let seat = Seats::new(4).take(0, true).unwrap();
+    let router = router(daemon.clone());
+    let serving = tokio::spawn(async move {
+        let (_sender, stop) = watch::channel(false);
+        connection(patience, ours, testing::myself(), None, router, stop, seat).await;
+    });
+    let body = json!({"prompt": "x", "max_tokens": 4000, "ignore_eos": true, "stream": true}).to_string();
+    let head = format!("POST /v1/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    theirs.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let engine = daemon.model().unwrap().engine.clone();
+    eventually("its request ends", || engine.status().finished(skip_engine::handle::FinishReason::Cancelled) == 1).await;
+    (daemon, theirs, serving)
+}
+
+fn ended(daemon: &Daemon, reason: &str) -> bool {
+    let scrape = crate::metrics::render(daemon).unwrap();
+    scrape.contains(&format!("finished_reason=\"{reason}\"}} 1\n"))
+}
+
+#[tokio::test]
+async fn a_reader_that_sleeps_is_told_so_when_it_comes_back() {
+    let (daemon, mut reader, serving) = stalled(Duration::from_secs(10)).await;
+    let mut text = String::new();
+    tokio::time::timeout(Duration::from_secs(5), reader.read_to_string(&mut text)).await.expect("an end").unwrap();
+    assert!(text.ends_with("\r\n0\r\n\r\n") && !text.contains("[DONE]"), "{text}");
+    assert_eq!(text.matches("\"code\":\"slow_reader\"").count(), 1, "{text}");
+    serving.await.unwrap();
+    assert!(ended(&daemon, "slow_reader"));
+}
+
+#[tokio::test]
+async fn one_that_does_not_come_back_is_cut_off_and_counted_as_slow() {
+    let (daemon, mut reader, serving) = stalled(Duration::from_millis(20)).await;
+    serving.await.unwrap();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 200") && !text.contains("\r\n0\r\n"), "{text}");
+    eventually("its request is on record", || ended(&daemon, "slow_reader")).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_counted_as_vllm_does() {
+    let served = Served::new(Duration::from_millis(2)).await;
+    let connection = served.completion(&json!({"prompt": "x", "max_tokens": 4000, "stream": true})).await;
+    served.wait_for_running(1).await;
+    drop(connection);
+    eventually("its request is on record", || ended(&served.daemon, "abort")).await;
 }
 
 /// Reads an answer to the chunk that ends it.
