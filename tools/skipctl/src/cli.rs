@@ -1,9 +1,13 @@
 //! Commands and options: the one definition that parser, help, man pages and completions come from.
 
+mod run;
+
 use crate::failure::EXIT_CODES;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use run::Run;
 
 /// Where help lists what every command takes.
 const GLOBAL: &str = "Connection and output";
@@ -50,6 +54,8 @@ pub enum Command {
     Generate(Generate),
     /// Chat: one message, or a conversation on a terminal
     Chat(Chat),
+    /// Answer a file of requests, in TensorRT Edge-LLM's formats: input.json to output.json
+    Run(Run),
     /// Put a table in force for new requests; running ones keep theirs
     SetTable(SetTable),
     /// Keep the tables that are on trial (set-table --confirm-within)
@@ -75,6 +81,17 @@ pub enum Command {
     },
     /// Try the CUDA kernels of the loaded checkpoint again; the next start goes by what is found
     Qualify,
+    /// Measure the checkpoint, and write and load its ladder of scale tables
+    Calibrate(Calibrate),
+    /// Ask the same items dense and under the tables, and judge the difference
+    Evaluate(Evaluate),
+    /// Time and score every tier on this device, and keep it as price.json
+    Price(Price),
+    /// Draw what price measured as one page; needs no daemon
+    Report(Report),
+    /// List, show or cancel the daemon's jobs
+    #[command(subcommand)]
+    Job(Job),
     /// Measure the daemon: first token and rates, dense and skipping in turn
     Bench(Bench),
     /// Let running requests finish and take no new ones; ends when the daemon is idle
@@ -174,7 +191,7 @@ pub struct Options {
     pub priority: Option<Priority>,
 
     /// Give up after this time (500ms, 30s)
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub deadline: Option<Duration>,
 
     /// Compute the whole prompt, even if its beginning is known
@@ -235,6 +252,222 @@ pub struct SetTable {
     /// Accept an unreached tier, or a table of another checkpoint or geometry
     #[arg(long)]
     pub force: bool,
+}
+
+/// `calibrate`.
+#[derive(Debug, Args)]
+pub struct Calibrate {
+    /// What to calibrate
+    #[arg(long, value_enum, default_value = "prefill")]
+    pub phase: CalibratePhaseArg,
+
+    /// Longest prompt that is calibrated; default: as long as a request may be. Beyond it attention is dense
+    #[arg(long, value_name = "N")]
+    pub max_seqlen: Option<usize>,
+
+    /// First length of the first bin
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub bin_min: usize,
+
+    /// From one bin to the next
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub bin_step: usize,
+
+    /// Share of tiles to skip, a tier of the ladder each; may be given again [default: 0.5 0.6 0.75 0.8]
+    #[arg(long, value_name = "R", num_args = 1.., value_delimiter = ',')]
+    pub target_sparsity: Vec<f64>,
+
+    /// The tier to put in force [default: 0.75, or the highest]
+    #[arg(long, value_name = "R")]
+    pub deploy: Option<f64>,
+
+    /// Advise `on` while mass / share stays below this
+    #[arg(long, value_name = "R", default_value_t = 0.3)]
+    pub mass_ratio: f64,
+
+    /// Text to measure on, files or folders on the daemon's machine; default: documentation, licences and source found there
+    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::AnyPath)]
+    pub corpus: Vec<PathBuf>,
+
+    /// Prompts a bin
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub samples: usize,
+
+    /// Tokens drawn behind each prompt to measure decode
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub decode_tokens: u32,
+
+    /// Chooses the texts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+
+    /// Then run this many prompts a bin, of other texts, under the new tables, and tell what they skip
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub check: usize,
+
+    /// Folder for what was measured, to go on after a restart; default: in the daemon's state folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// `evaluate`. Files are read by the daemon, on its machine.
+#[derive(Debug, Args)]
+pub struct Evaluate {
+    /// Tokens of a RULER item with its answer, and what longer items are cut to; default: as long as a request may be
+    #[arg(long, value_name = "N")]
+    pub max_context: Option<usize>,
+
+    /// Which phases skip: prefill, decode, both, or dense to score without comparing [default: every phase that has a table]
+    #[arg(long, value_name = "ARM", num_args = 1.., value_delimiter = ',', value_parser = ["prefill", "decode", "both", "dense"])]
+    pub arm: Vec<String>,
+
+    /// Try this tier of the checkpoint's ladders instead of the tables in force
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<String>,
+
+    /// Items of each RULER task; 0: no RULER
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub samples: usize,
+
+    /// RULER tasks; default: all that can be made
+    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
+    pub tasks: Vec<String>,
+
+    /// Text for haystacks, files or folders; default: documentation, licences and source found on the system
+    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::AnyPath)]
+    pub corpus: Vec<PathBuf>,
+
+    /// Questions for qa_1: SQuAD's JSON
+    #[arg(long = "qa-1", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub qa_1: Option<PathBuf>,
+
+    /// Questions for qa_2: HotpotQA's JSON
+    #[arg(long = "qa-2", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub qa_2: Option<PathBuf>,
+
+    /// MMLU: CSV or JSONL
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub mmlu: Option<PathBuf>,
+
+    /// Questions of MMLU [default: 200]
+    #[arg(long, value_name = "N")]
+    pub mmlu_samples: Option<usize>,
+
+    /// A folder of LongBench's JSONL files
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub longbench: Option<PathBuf>,
+
+    /// Questions of own: JSONL
+    #[arg(long, value_name = "JSONL", value_hint = ValueHint::FilePath)]
+    pub tasks_file: Option<PathBuf>,
+
+    /// Dense scores of an earlier run (--save-results), instead of running dense again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub baseline: Option<PathBuf>,
+
+    /// Write all scores
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub save_results: Option<PathBuf>,
+
+    /// Name the run
+    #[arg(long, value_name = "L")]
+    pub label: Option<String>,
+
+    /// The largest drop of the mean score that passes
+    #[arg(long, value_name = "R", default_value_t = 0.03)]
+    pub max_drop: f64,
+
+    /// Tokens an answer may think before it counts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub thinking_budget: usize,
+
+    /// Chooses the items
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// `price`.
+#[derive(Debug, Args)]
+pub struct Price {
+    /// Prompt lengths to time [default: first lengths of the tables' rows]
+    #[arg(long, value_name = "N", num_args = 1.., value_delimiter = ',')]
+    pub lengths: Vec<usize>,
+
+    /// Lengths at which RULER is asked; none: accuracy is not measured
+    #[arg(long, value_name = "N", num_args = 1.., value_delimiter = ',')]
+    pub accuracy_lengths: Vec<usize>,
+
+    /// Items of each RULER task [default: 8]
+    #[arg(long, value_name = "N")]
+    pub accuracy_samples: Option<usize>,
+
+    /// Measured rounds of each length and tier, behind one that warms up [default: 3]
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<usize>,
+
+    /// Tokens of an answer [default: 32]
+    #[arg(long, value_name = "N")]
+    pub decode_tokens: Option<u32>,
+
+    /// Text to time on, files or folders on the daemon's machine; default: what the system has
+    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::AnyPath)]
+    pub corpus: Vec<PathBuf>,
+
+    /// Chooses the texts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+
+    /// Name the run in reports
+    #[arg(long, value_name = "L")]
+    pub label: Option<String>,
+
+    /// Folder for price.json
+    #[arg(long, value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
+    pub work_dir: PathBuf,
+
+    /// Do not write skip_softmax_price_list into the checkpoint's config.json
+    #[arg(long)]
+    pub no_write: bool,
+}
+
+/// `report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// What price wrote; several are shown side by side
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true, value_hint = ValueHint::FilePath)]
+    pub price_json: Vec<PathBuf>,
+
+    /// The page to write
+    #[arg(long, value_name = "HTML", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+}
+
+/// Phases of a calibration.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum CalibratePhaseArg {
+    /// Prompts
+    Prefill,
+    /// Answers
+    Decode,
+    /// Prompts and answers
+    Both,
+}
+
+/// `job …`.
+#[derive(Debug, Subcommand)]
+pub enum Job {
+    /// List the jobs that are remembered
+    List,
+    /// Show how far a job is
+    Show {
+        /// Its id
+        id: String,
+    },
+    /// End a job at the next chance
+    Cancel {
+        /// Its id
+        id: String,
+    },
 }
 
 /// `bench`.
@@ -360,6 +593,14 @@ pub struct Pin {
 
 /// `90`, `90s`, `1.5m`, `500ms`, `1h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        Duration::ZERO => Err("a time must be above 0".into()),
+        time => Ok(time),
+    }
+}
+
+/// The same, and 0: for what the daemon judges.
+fn time(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale = match unit {
@@ -370,7 +611,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("`{unit}` is no unit: ms, s, m, h")),
     };
     let seconds = number.trim().parse::<f64>().map_err(|_| format!("`{number}` is no number"))? * scale;
-    if seconds > 0.0 && seconds <= 1e9 { Ok(Duration::from_secs_f64(seconds)) } else { Err("a time must be above 0".into()) }
+    if (0.0..=1e9).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err("a time must not be below 0".into()) }
 }
 
 #[cfg(test)]

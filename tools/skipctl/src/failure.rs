@@ -23,12 +23,43 @@ pub enum Failure {
     /// The import failed.
     #[error("{0}")]
     Import(#[from] skip_import::ImportError),
+    /// Some requests of a file failed; what was answered is written.
+    #[error("{failed} of {of} requests failed; the first: {first}")]
+    Batch {
+        /// How many.
+        failed: usize,
+        /// Of how many.
+        of: usize,
+        /// Why the first of them failed.
+        first: Error,
+    },
+    /// `evaluate` is done, and the tables do not pass.
+    #[error("{}", .0.words())]
+    Verdict(Verdict),
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
     /// Whoever read the output has gone: a quiet end.
     #[error("the reader of the output has gone")]
     BrokenPipe,
+}
+
+/// An evaluation that is no pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The drop is beyond what is allowed.
+    Fail,
+    /// It may be or not.
+    Inconclusive,
+}
+
+impl Verdict {
+    fn words(self) -> &'static str {
+        match self {
+            Verdict::Fail => "fail: the drop is beyond what is allowed",
+            Verdict::Inconclusive => "inconclusive: these items cannot tell",
+        }
+    }
 }
 
 /// Exit codes, for `--help`.
@@ -44,15 +75,20 @@ Exit codes:
   7    busy, not ready, or draining: try again
   8    cut short: cancelled, deadline, slow reader, shutdown
   9    a fault of the daemon, the device or the connection
+  10   evaluate: the tables fail
+  11   evaluate: too few items, or too different, to tell
   130  interrupted";
 
 impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
             Failure::Client(error) => error.kind.exit_code(),
+            Failure::Batch { first, .. } => first.kind.exit_code(),
             Failure::Io(..) | Failure::Import(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Table(_) => ErrorKind::TableRefused.exit_code(),
+            Failure::Verdict(Verdict::Fail) => 10,
+            Failure::Verdict(Verdict::Inconclusive) => 11,
             Failure::Interrupted => 130,
             Failure::BrokenPipe => 0,
         }

@@ -1,7 +1,7 @@
 //! How things read: usage, shares, durations, tables.
 
 use crate::output::columns;
-use skip_client::protocol::{PhaseTable, Prefix, PrefixList, Qualification, Status, TableShow, Tier, TierList, Usage};
+use skip_client::protocol::{JobState, JobStatus, PhaseTable, Prefix, PrefixList, Qualification, Status, TableShow, Tier, TierList, Usage};
 use std::time::Duration;
 
 /// The line under an answer: `TTFT 812 ms · prefill 6012 tokens, 740 tokens/s, skipped 51 % (50%) · decode 64 tokens, 62.1 tokens/s, dense`.
@@ -68,6 +68,22 @@ pub fn span(time: Duration) -> String {
         7200..=172_799 => format!("{} h {} min", s / 3600, s / 60 % 60),
         _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
     }
+}
+
+/// What `job list` prints.
+pub fn jobs(jobs: &[JobStatus]) -> String {
+    if jobs.is_empty() {
+        return "no jobs".into();
+    }
+    let row = |job: &JobStatus| {
+        let at = match job.state {
+            JobState::Running => format!("{:.0} % {}", job.progress * 100.0, job.stage),
+            _ => job.error.clone().unwrap_or_default(),
+        };
+        let left = job.eta_s.map(|s| format!("{} left", span(Duration::from_secs_f64(s.clamp(0.0, 1e9))))).unwrap_or_default();
+        vec![job.id.clone(), job.kind.clone(), job.state.name().to_owned(), at, left]
+    };
+    columns(&jobs.iter().map(row).collect::<Vec<_>>())
 }
 
 /// What `status` prints.

@@ -1,10 +1,12 @@
 //! The command line of skipd: asks, generates, sets tables, imports; over the socket or the bus.
 
+mod batch;
 mod cli;
 mod commands;
 mod failure;
 mod format;
 mod output;
+mod report;
 
 use clap::Parser;
 use failure::Failure;

@@ -259,3 +259,20 @@ fn an_interrupt_cancels_the_request_and_exits_130() {
     assert_eq!(code(&child.wait_with_output().unwrap()), Some(130));
     assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(true), "the daemon sees the client go");
 }
+
+#[test]
+fn a_chat_without_a_word_asks_nothing() {
+    for args in [&["chat"][..], &["chat", "-"], &["chat", "--system", "Be brief."]] {
+        let output = skipctl().args(["--socket", "/nonexistent/skipd.sock"]).args(args).output().unwrap();
+        assert_eq!((code(&output), output.stdout.len(), err(&output).as_str()), (Some(0), 0, ""), "{args:?}");
+    }
+}
+
+#[test]
+fn a_deadline_of_no_length_is_refused_as_the_daemon_refuses_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s.sock");
+    daemon(&socket, STREAM);
+    let output = skipctl().arg("--socket").arg(&socket).args(["generate", "--deadline", "0s", "x"]).output().unwrap();
+    assert!(code(&output) == Some(4) && err(&output).contains("deadline_ms"), "{:?} {}", code(&output), err(&output));
+}

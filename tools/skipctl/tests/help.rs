@@ -30,6 +30,7 @@ help_is_as_recorded! {
     top: "top";
     generate: "generate";
     chat: "chat";
+    run: "run";
     set_table: "set-table";
     confirm: "confirm";
     revert: "revert";

@@ -18,6 +18,10 @@ pub async fn run(context: &Context, args: Chat) -> Result<(), Failure> {
         None if io::stdin().is_terminal() => None,
         _ => Some(generate::stdin()?),
     };
+    // Input that is at its end says nothing, and is answered nothing.
+    if args.message.as_deref().is_none_or(|text| text == "-") && message.as_deref().is_some_and(|text| text.trim().is_empty()) {
+        return Ok(());
+    }
     let client = tokio::select! {
         client = context.connect() => client?,
         _ = ctrl_c() => return Err(Failure::Interrupted),

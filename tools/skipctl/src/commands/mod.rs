@@ -1,13 +1,19 @@
 //! One file a command, and what they share: the connection and the interrupt.
 
 mod bench;
+mod calibrate;
 mod chat;
+mod evaluate;
 mod generate;
 mod import;
+mod job;
 mod meta;
 mod options;
 mod prefix;
+mod price;
 mod qualify;
+mod report;
+mod run;
 mod status;
 mod stream;
 mod tables;
@@ -48,6 +54,11 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         // A conversation takes Ctrl-C itself: it ends the answer, not the program. For the live view it is the end.
         Command::Chat(args) => chat::run(&context, args).await,
         Command::Top { once, interval } => top::run(&context, once, interval).await,
+        // And for a job it is the order to end.
+        Command::Calibrate(args) => calibrate::run(&context, args).await,
+        Command::Evaluate(args) => evaluate::run(&context, args).await,
+        Command::Price(args) => price::run(&context, args).await,
+        Command::Qualify => qualify::run(&context).await,
         command => tokio::select! {
             result = dispatch(&context, command) => result,
             _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
@@ -61,6 +72,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Generate(args) => generate::run(context, args).await,
         Command::Chat(args) => chat::run(context, args).await,
         Command::Top { once, interval } => top::run(context, once, interval).await,
+        Command::Run(args) => run::run(context, args).await,
         Command::SetTable(args) => tables::set(context, args).await,
         Command::Confirm => tables::confirm(context).await,
         Command::Revert => tables::revert(context).await,
@@ -72,6 +84,11 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Prefix(command) => prefix::run(context, command).await,
         Command::Import { gguf, dir } => import::run(context, gguf, dir).await,
         Command::Qualify => qualify::run(context).await,
+        Command::Calibrate(args) => calibrate::run(context, args).await,
+        Command::Evaluate(args) => evaluate::run(context, args).await,
+        Command::Price(args) => price::run(context, args).await,
+        Command::Report(args) => report::run(context, &args),
+        Command::Job(command) => job::run(context, command).await,
         Command::Bench(args) => bench::run(context, args).await,
         Command::Drain => status::drain(context).await,
         Command::Completions { shell } => meta::completions(shell),

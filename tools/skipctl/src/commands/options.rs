@@ -35,7 +35,7 @@ pub fn generation(options: &Options, json: bool) -> Result<GenerationOptions, Fa
     let tables = RequestTables { prefill: table(&options.prefill_table)?, decode: table(&options.decode_table)? };
     let own = SkipdOptions {
         priority: options.priority.map(Into::into),
-        deadline_ms: options.deadline.map(|time| (time.as_millis() as u64).max(1)),
+        deadline_ms: options.deadline.map(protocol::milliseconds),
         prefix_reuse: options.no_prefix_reuse.then_some(false),
         tables: (tables != RequestTables::default()).then_some(tables),
     };

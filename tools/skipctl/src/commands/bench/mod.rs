@@ -1,6 +1,6 @@
 //! `bench`: how fast the running daemon is, dense and under a table in turn, with what it skipped and what the clocks did meanwhile.
 
-mod clocks;
+pub mod clocks;
 mod measure;
 mod report;
 

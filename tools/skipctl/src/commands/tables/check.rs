@@ -64,6 +64,15 @@ fn inspect(report: &mut Report, source: &Source, target: &Target) {
         for (tier, table) in &said.ladder {
             report.tables.push(Line { reached: is_reached(said, *tier), ..Line::new(Some(phase), tier.to_string(), table) });
         }
+        match &source.file.modelopt[phase] {
+            Some(Ok(found)) => report.notices.push(format!(
+                "{phase}: ModelOpt: S = {} for {} at every length, if this is a checkpoint's file",
+                found.s(),
+                found.target
+            )),
+            Some(Err(error)) => report.notices.push(format!("{phase}: {error}")),
+            None => {}
+        }
         if said.deployed.table().is_none() && said.ladder.is_empty() {
             continue;
         }

@@ -27,7 +27,7 @@ pub async fn run(context: &Context, once: bool, interval: Duration) -> Result<()
     let client = context.connect().await?;
     let first = Look::at(&client).await?;
     if once || context.json || !io::stdout().is_terminal() {
-        return context.show(&first, |look| view::frame(&look.status, &look.activity, None));
+        return context.show(&first, |look| view::frame(&look.status, &look.activity, None, usize::MAX));
     }
     tokio::select! {
         result = watch(&client, first, interval) => result,
@@ -40,7 +40,9 @@ async fn watch(client: &Client, first: Look, interval: Duration) -> Result<(), F
     let mut screen = Screen::take()?;
     let (mut before, mut now) = (None, first);
     loop {
-        screen.show(&view::frame(&now.status, &now.activity, before.as_ref()))?;
+        // Asked each time: it may have been resized. The line behind the last must not scroll the first away.
+        let lines = usize::from(console::Term::stdout().size().0).saturating_sub(1);
+        screen.show(&view::frame(&now.status, &now.activity, before.as_ref(), lines))?;
         tokio::time::sleep(interval).await;
         before = Some(std::mem::replace(&mut now, Look::at(client).await?).activity);
     }

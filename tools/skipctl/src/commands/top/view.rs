@@ -5,11 +5,9 @@ use crate::output::columns;
 use skip_client::protocol::{Activity, RequestStatus, Skips, Status};
 use std::time::Duration;
 
-/// Requests shown: with what is above them they fit a terminal of 24 lines.
-const SHOWN: usize = 14;
-
 /// The frame. Rates and shares are of the time between the looks; of a first look, those of the last steps and since the start.
-pub fn frame(status: &Status, now: &Activity, before: Option<&Activity>) -> String {
+/// It has at most `lines` lines.
+pub fn frame(status: &Status, now: &Activity, before: Option<&Activity>, lines: usize) -> String {
     // A daemon that began anew has nothing in common with what was there before.
     let before = before.filter(|before| before.uptime_ms < now.uptime_ms);
     let mut rows = Vec::new();
@@ -32,7 +30,10 @@ pub fn frame(status: &Status, now: &Activity, before: Option<&Activity>) -> Stri
     let kept = format!("{} of them hold earlier prompts; {} are pinned", cache.cached, cache.pinned);
     add("cache", format!("{used} of {} pages set aside, {} free, {kept}", cache.pages, cache.free));
     add("memory", memory(status, now));
-    format!("{}\n{}", columns(&rows), table(&now.requests))
+    // An empty line and the table's head stand between.
+    let room = lines.saturating_sub(rows.len() + 2);
+    let text = format!("{}\n{}", columns(&rows), table(&now.requests, room));
+    text.split_inclusive('\n').take(lines).collect()
 }
 
 fn daemon(status: &Status, now: &Activity) -> String {
@@ -108,14 +109,16 @@ fn memory(status: &Status, now: &Activity) -> String {
     text
 }
 
-fn table(requests: &[RequestStatus]) -> String {
+/// In at most `room` lines below its head; the last says how many are not shown.
+fn table(requests: &[RequestStatus], room: usize) -> String {
     if requests.is_empty() {
         return String::new();
     }
     let mut rows = vec![["ID", "UID", "CLASS", "STATE", "PROMPT", "ANSWER", "TOKENS/S", "WAITED"].map(str::to_owned).to_vec()];
-    rows.extend(requests.iter().take(SHOWN).map(row));
-    if requests.len() > SHOWN {
-        rows.push(vec![format!("and {} more", requests.len() - SHOWN)]);
+    let shown = if requests.len() > room { room.saturating_sub(1) } else { requests.len() };
+    rows.extend(requests.iter().take(shown).map(row));
+    if requests.len() > shown {
+        rows.push(vec![format!("and {} more", requests.len() - shown)]);
     }
     columns(&rows)
 }
@@ -191,25 +194,33 @@ mod tests {
 
     #[test]
     fn a_first_look_tells_of_the_last_steps() {
-        insta::assert_snapshot!(frame(&status(), &look(183_000, 1000, 1000), None));
+        insta::assert_snapshot!(frame(&status(), &look(183_000, 1000, 1000), None, 24));
     }
 
     #[test]
     fn a_second_look_tells_of_the_time_between() {
-        insta::assert_snapshot!(frame(&status(), &look(184_000, 1400, 1100), Some(&look(183_000, 1000, 1000))));
+        insta::assert_snapshot!(frame(&status(), &look(184_000, 1400, 1100), Some(&look(183_000, 1000, 1000)), 24));
     }
 
     #[test]
     fn a_daemon_that_began_anew_is_a_first_look() {
         let now = look(1000, 10, 10);
-        assert_eq!(frame(&status(), &now, Some(&look(183_000, 1000, 1000))), frame(&status(), &now, None));
+        assert_eq!(frame(&status(), &now, Some(&look(183_000, 1000, 1000)), 24), frame(&status(), &now, None, 24));
     }
 
     #[test]
-    fn more_requests_than_a_screen_holds_are_counted() {
+    fn no_frame_is_longer_than_its_screen_and_what_is_left_out_is_counted() {
         let mut now = look(1000, 10, 10);
-        now.requests = vec![now.requests[0].clone(); SHOWN + 5];
-        let shown = frame(&status(), &now, None);
-        assert!(shown.ends_with("and 5 more\n") && shown.lines().count() < 24, "{shown}");
+        now.requests = vec![now.requests[0].clone(); 20];
+        // Six lines of the daemon, an empty one, the table's head.
+        for (lines, listed) in [(usize::MAX, 20), (28, 20), (27, 18), (12, 3), (10, 1)] {
+            let shown = frame(&status(), &now, None, lines);
+            assert_eq!(shown.matches("robot-7").count(), listed, "{lines}: {shown}");
+            assert_eq!(shown.contains("more"), listed < 20);
+            assert!(listed == 20 || (shown.ends_with(&format!("and {} more\n", 20 - listed)) && shown.lines().count() == lines), "{shown}");
+        }
+        for lines in 0..9 {
+            assert!(frame(&status(), &now, None, lines).lines().count() <= lines);
+        }
     }
 }

@@ -1,0 +1,80 @@
+//! `price`: has the daemon time and score every tier, and keeps what it found as price.json.
+
+use super::bench::clocks::Clocks;
+use super::evaluate::absolute;
+use super::{Context, job};
+use crate::cli;
+use crate::failure::Failure;
+use crate::format::percent;
+use crate::output::columns;
+use serde_json::Value;
+use skip_client::protocol::{Price, PriceOptions};
+
+pub async fn run(context: &Context, args: cli::Price) -> Result<(), Failure> {
+    let options = PriceOptions {
+        lengths: args.lengths,
+        accuracy_lengths: args.accuracy_lengths,
+        accuracy_samples: args.accuracy_samples,
+        rounds: args.rounds,
+        decode_tokens: args.decode_tokens,
+        corpus: args.corpus.iter().map(|path| absolute(path)).collect::<Result<_, _>>()?,
+        seed: args.seed,
+        label: args.label,
+        write: !args.no_write,
+    };
+    let Value::Object(options) = serde_json::to_value(options).unwrap_or_default() else {
+        return Err(Failure::Usage("the options are no object".into()));
+    };
+    // Before hours of measuring, not behind them.
+    std::fs::create_dir_all(&args.work_dir).map_err(|error| Failure::Io(args.work_dir.display().to_string(), error))?;
+    let client = context.connect().await?;
+    let gpu = client.status().await?.backend.is_some_and(|backend| backend.name == "cuda");
+    let before = Clocks::read(gpu);
+    let mut found: Price = job::finish(&client, "price", options).await?;
+    let clocks = Clocks::read(gpu).warnings(&before).join("; ");
+    found.clocks = [clocks, found.clocks].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+    let path = args.work_dir.join("price.json");
+    let text = serde_json::to_string_pretty(&found).unwrap_or_default();
+    std::fs::write(&path, text + "\n").map_err(|error| Failure::Io(path.display().to_string(), error))?;
+    let path = path.display();
+    context.show(&found, |found| format!("{}written to {path}: skipctl report --price-json {path} --out price.html", text_of(found)))
+}
+
+fn text_of(found: &Price) -> String {
+    let heads = ["tokens", "tier", "TTFT ms", "dense / tier", "TPOT ms", "dense / tier", "attention ms", "skipped"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for speed in &found.speed {
+        let dense = found.speed.iter().find(|dense| dense.length == speed.length && dense.tier == "dense");
+        let times = |of: fn(&skip_client::protocol::PriceSpeed) -> f64| {
+            dense.map_or("–".into(), |dense| format!("{:.2}×", of(dense) / of(speed).max(1e-9)))
+        };
+        rows.push(vec![
+            speed.length.to_string(),
+            speed.tier.clone(),
+            format!("{:.2}", speed.ttft_ms),
+            times(|s| s.ttft_ms),
+            format!("{:.3}", speed.tpot_ms),
+            times(|s| s.tpot_ms),
+            speed.attention_ms.map_or("–".into(), |ms| format!("{ms:.2}")),
+            format!("{}, {}", percent(speed.prefill_skipped), percent(speed.decode_skipped)),
+        ]);
+    }
+    let mut out = columns(&rows);
+    if !found.accuracy.is_empty() {
+        let mut rows = vec![["tokens", "tier", "arm", "dense", "score", "drop", "95 % interval", "items"].map(str::to_owned).to_vec()];
+        rows.extend(found.accuracy.iter().map(|a| {
+            let interval = format!("{:.3} to {:.3}", a.interval[0], a.interval[1]);
+            let scores = [a.dense, a.score, a.drop].map(|x| format!("{x:.3}"));
+            let [dense, score, drop] = scores;
+            vec![a.length.to_string(), a.tier.clone(), a.arm.clone(), dense, score, drop, interval, a.items.to_string()]
+        }));
+        out += &columns(&rows);
+    }
+    if let Some(even) = &found.break_even {
+        out += &match even.length {
+            Some(length) => format!("skipping decode pays from {length} tokens on ({})\n", even.tier),
+            None => format!("skipping decode pays at no measured length ({})\n", even.tier),
+        };
+    }
+    out
+}
