@@ -141,7 +141,7 @@ fn qualifying_without_a_device_fails_with_the_reason() {
     assert_eq!(daemon.http().get(&format!("/skipd/v1/jobs/{id}")).unwrap().expect(200).unwrap(), jobs["jobs"][0]);
     assert_eq!(daemon.http().get("/skipd/v1/jobs/99").unwrap().expect(404).unwrap()["error"]["code"], "not_found");
     for (body, code) in [
-        (r#"{"kind": "calibrate"}"#, "unsupported_parameter"),
+        (r#"{"kind": "bench"}"#, "unsupported_parameter"),
         (r#"{"kind": "dance"}"#, "invalid_request"),
         (r#"{"kind": "qualify", "options": {"fast": true}}"#, "invalid_request"),
         ("[", "invalid_request"),

@@ -124,6 +124,20 @@ fn a_stale_socket_is_taken_over() {
 }
 
 #[test]
+fn a_state_folder_is_one_daemon_s_until_that_is_gone() {
+    let mut first = Daemon::start(Options::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    symlink(first.folder().join("state"), folder.path().join("state")).unwrap();
+    let beside = || Options { folder: Some(folder.path().to_owned()), ..Options::default() };
+    let (code, log) = Daemon::refused(beside(), "none").unwrap();
+    assert!(code == Some(4) && log.contains(&format!("process {} uses the state folder", first.pid())), "{code:?} {log}");
+    first.assert_alive().unwrap();
+    first.process().signal("KILL").unwrap();
+    first.process().wait(Duration::from_secs(5)).unwrap();
+    Daemon::start(beside()).unwrap().assert_alive().unwrap();
+}
+
+#[test]
 fn an_absent_bus_is_an_error_that_names_it() {
     let (code, log) = Daemon::refused(Options::default(), "unix:path=/nonexistent/bus").unwrap();
     assert!(code.is_some_and(|c| c != 0 && c < 128), "{code:?}");

@@ -6,8 +6,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod backend;
+mod batch;
 mod bus;
+mod calibrate;
 mod clients;
+mod evaluate;
 mod faults;
 mod foreign;
 mod library;

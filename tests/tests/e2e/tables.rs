@@ -139,6 +139,9 @@ fn a_table_of_ones_own_and_the_tiers_are_shown() {
 #[test]
 fn a_request_may_bring_its_own_table() {
     let http = Daemon::shared().http();
+    // A request does not wait for that, as set-table does: it is refused until then.
+    let hashed = || Ok(http.get("/skipd/v1/status")?.expect(200)?["model"]["checkpoint_hash"].as_str().map(drop));
+    eventually(Duration::from_secs(30), "the weights are hashed", hashed).unwrap();
     let mut body = completion(&prose(1300), 2);
     body["skipd"] = json!({"tables": {"prefill": "30%"}});
     let answer = http.post(TEXT, body.to_string()).unwrap().expect(200).unwrap();
