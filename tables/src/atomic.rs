@@ -4,17 +4,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Where [`replace_file`] keeps the file before: its name with `.bak` added.
-pub fn backup_path(path: &Path) -> PathBuf {
-    suffixed(path, ".bak")
-}
-
 /// Writes a file by temporary file, fsync, rename, fsync of the folder; the permissions of the file before are kept, a new one gets 0644.
-/// With `backup`, the file before is kept beside it, written with the same care. A symbolic link is followed, not replaced.
+/// A symbolic link is followed, not replaced.
+///
+/// With `backup`, the file before is kept beside the file itself, written with the same care, and its path is given. The first that is ever
+/// replaced is kept as `.bak`, and nothing replaces that: it is the one that somebody brought. Every later one is kept as `.bak.1`, until the next.
 ///
 /// # Errors
 /// What the file system gives; the old file is then still there.
-pub fn replace_file(path: &Path, bytes: &[u8], backup: bool) -> io::Result<()> {
+pub fn replace_file(path: &Path, bytes: &[u8], backup: bool) -> io::Result<Option<PathBuf>> {
     let path = match fs::canonicalize(path) {
         Ok(real) => real,
         Err(e) if e.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -25,10 +23,23 @@ pub fn replace_file(path: &Path, bytes: &[u8], backup: bool) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => return Err(e),
     };
-    if backup && permissions.is_some() {
-        put(&backup_path(&path), &fs::read(&path)?, permissions.clone())?;
-    }
-    put(&path, bytes, permissions)
+    let kept = if backup && permissions.is_some() { Some(keep(&path, permissions.clone())?) } else { None };
+    put(&path, bytes, permissions)?;
+    Ok(kept)
+}
+
+/// Keeps a file beside itself; gives where. One that is kept already, as it is, is not kept twice.
+fn keep(path: &Path, permissions: Option<fs::Permissions>) -> io::Result<PathBuf> {
+    let (first, before) = (suffixed(path, ".bak"), fs::read(path)?);
+    let to = match fs::symlink_metadata(&first) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => first,
+        Err(e) => return Err(e),
+        // Read only where it can be the same, and is a file.
+        Ok(there) if there.is_file() && there.len() == before.len() as u64 && fs::read(&first)? == before => return Ok(first),
+        Ok(_) => suffixed(path, ".bak.1"),
+    };
+    put(&to, &before, permissions)?;
+    Ok(to)
 }
 
 fn put(path: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
@@ -81,13 +92,51 @@ mod tests {
     fn the_file_before_is_kept_with_its_permissions_and_nothing_else_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config.json");
-        replace_file(&path, b"one", true).unwrap();
+        assert_eq!(replace_file(&path, b"one", true).unwrap(), None);
         assert_eq!(names(dir.path()), ["config.json"], "nothing to back up yet");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        replace_file(&path, b"two", true).unwrap();
+        let backup = replace_file(&path, b"two", true).unwrap().unwrap();
         assert_eq!(names(dir.path()), ["config.json", "config.json.bak"]);
-        assert_eq!((fs::read(&path).unwrap(), fs::read(backup_path(&path)).unwrap()), (b"two".into(), b"one".into()));
+        assert_eq!((fs::read(&path).unwrap(), fs::read(backup).unwrap()), (b"two".into(), b"one".into()));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn the_first_file_is_never_lost_however_often_it_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        let kept = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        fs::write(&path, "as it came").unwrap();
+        for new in ["one", "two", "three"] {
+            replace_file(&path, new.as_bytes(), true).unwrap();
+        }
+        assert_eq!(names(dir.path()), ["config.json", "config.json.bak", "config.json.bak.1"]);
+        assert_eq!(
+            (kept("config.json.bak"), kept("config.json.bak.1"), kept("config.json")),
+            ("as it came".into(), "two".into(), "three".into())
+        );
+        // Brought back, it is kept already.
+        fs::copy(dir.path().join("config.json.bak"), &path).unwrap();
+        assert_eq!(replace_file(&path, b"four", true).unwrap(), Some(dir.path().join("config.json.bak")));
+        assert_eq!(kept("config.json.bak.1"), "two");
+    }
+
+    #[test]
+    fn what_a_link_led_to_is_kept_beside_it_and_its_place_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, link) = (dir.path().join("blobs"), dir.path().join("config.json"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("4af1"), "old").unwrap();
+        symlink(folder.join("4af1"), &link).unwrap();
+        let kept = replace_file(&link, b"new", true).unwrap().unwrap();
+        assert_eq!(
+            (names(&folder), names(dir.path())),
+            (vec!["4af1".into(), "4af1.bak".into()], vec!["blobs".into(), "config.json".into()])
+        );
+        assert_eq!(
+            (kept.canonicalize().unwrap(), fs::read(&kept).unwrap()),
+            (folder.join("4af1.bak").canonicalize().unwrap(), b"old".into())
+        );
     }
 
     #[test]

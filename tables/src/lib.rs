@@ -20,7 +20,7 @@ mod tier;
 mod unread;
 
 pub use admit::{Notice, Refusal, Target, Weights, admit};
-pub use atomic::{backup_path, replace_file};
+pub use atomic::replace_file;
 pub use digest::{Digest, DigestError};
 pub use drift::{Alarm, Drift, DriftRules};
 pub use edit::{EditError, set_keys};

@@ -1,7 +1,7 @@
 //! Job `calibrate`: what it takes and what it finds.
 
 use super::error::Error;
-use super::fields::Fields;
+use super::fields::{Fields, whole_paths};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub struct CalibrateOptions {
     pub deploy: Option<f64>,
     /// Advice is `on` while mass / share stays below this.
     pub mass_ratio: f64,
-    /// Files and folders of text, on the daemon's machine; empty: what the system has of documentation, licences and source.
+    /// Files and folders of text, on the daemon's machine, absolute; empty: what the system has of documentation, licences and source.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub corpus: Vec<String>,
     /// Prompts a bin.
@@ -36,7 +36,7 @@ pub struct CalibrateOptions {
     pub seed: u64,
     /// Prompts a bin, of other texts of the same kinds, to run under the new tables and tell what they skip; 0: none.
     pub check: usize,
-    /// Folder for what was measured, to go on after a restart; None: in the daemon's state folder.
+    /// Folder for what was measured, absolute, to go on after a restart; None: in the daemon's state folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_dir: Option<String>,
 }
@@ -129,6 +129,8 @@ impl CalibrateOptions {
         if !(1..=MOST_DECODED).contains(&self.decode_tokens) {
             return Err(Error::invalid("decode_tokens", format!("from 1 to {MOST_DECODED}")));
         }
+        whole_paths("corpus", &self.corpus)?;
+        whole_paths("cache_dir", &self.cache_dir)?;
         Ok(self)
     }
 
@@ -144,7 +146,7 @@ impl CalibrateOptions {
 pub struct Calibrated {
     /// The file that has the tables now: the checkpoint's config.json, or where that cannot be written, one in the state folder.
     pub written: String,
-    /// Where the file before is kept, if there was one.
+    /// Where the file before is kept, if there was one: the first of all in `….bak`, the last in `….bak.1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<String>,
     /// A phase each.
@@ -152,6 +154,9 @@ pub struct Calibrated {
     /// What tables skip of other texts, where asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub check: Vec<CheckedBin>,
+    /// What a reader must know of it: bins that were kept and were of no use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Seconds it took, bins of an earlier run not counted.
     pub seconds: f64,
 }
@@ -252,6 +257,9 @@ mod tests {
             (json!({"samples": 0}), "samples"),
             (json!({"check": 1000}), "check"),
             (json!({"decode_tokens": 0}), "decode_tokens"),
+            (json!({"cache_dir": ""}), "cache_dir"),
+            (json!({"cache_dir": "cache"}), "cache_dir"),
+            (json!({"corpus": ["/a", "./b"]}), "corpus"),
         ] {
             assert_eq!(read(options.clone()).unwrap_err().param.as_deref(), Some(field), "{options}");
         }

@@ -1,11 +1,11 @@
 //! Job `evaluate`: what it takes.
 
 use super::error::Error;
-use super::fields::Fields;
+use super::fields::{Fields, whole_paths};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Options of job `evaluate`; all may be left out. Files are read on the daemon's machine.
+/// Options of job `evaluate`; all may be left out. Files are read on the daemon's machine; their paths are absolute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluateOptions {
@@ -126,6 +126,11 @@ impl EvaluateOptions {
         if found.thinking_budget > 1 << 20 {
             return Err(Error::invalid("thinking_budget", "at most 1048576"));
         }
+        whole_paths("corpus", &found.corpus)?;
+        let files = [("qa_1", &found.qa_1), ("qa_2", &found.qa_2), ("mmlu", &found.mmlu), ("longbench", &found.longbench)];
+        for (name, path) in files.into_iter().chain([("tasks_file", &found.tasks_file), ("baseline", &found.baseline)]) {
+            whole_paths(name, path)?;
+        }
         Ok(found)
     }
 }
@@ -146,6 +151,9 @@ mod tests {
             (json!({"max_drop": 2}), "max_drop"),
             (json!({"items": 1}), "items"),
             (json!({"samples": 20_000}), "samples"),
+            (json!({"corpus": [""]}), "corpus"),
+            (json!({"mmlu": "mmlu.csv"}), "mmlu"),
+            (json!({"baseline": "../a.json"}), "baseline"),
         ] {
             assert_eq!(read(options).unwrap_err().param.as_deref(), Some(param));
         }

@@ -79,3 +79,11 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Error> {
         Err(error) => Err(Error::new(super::ErrorKind::InvalidRequest, format!("the body is not JSON: {error}"))),
     }
 }
+
+/// Paths that the daemon is to read or write: whole ones, for it stands elsewhere than its caller.
+pub(super) fn whole_paths<'a>(param: &str, paths: impl IntoIterator<Item = &'a String>) -> Result<(), Error> {
+    match paths.into_iter().find(|path| !std::path::Path::new(path).is_absolute()) {
+        Some(path) => Err(Error::invalid(param, format!("{path:?} is no absolute path: the daemon stands elsewhere"))),
+        None => Ok(()),
+    }
+}

@@ -54,7 +54,8 @@ impl JobState {
     }
 }
 
-/// `GET /skipd/v1/jobs/{id}`.
+/// `GET /skipd/v1/jobs/{id}`. Administrators, and whoever started it, see all of it; others see `id`, `kind`, `state`, `progress`, `eta_s` and
+/// `error_code`: stage, result and error may name files and quote them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobStatus {
     /// Names the job until the daemon ends.
@@ -79,12 +80,31 @@ pub struct JobStatus {
     /// Why it failed.
     #[serde(default)]
     pub error: Option<String>,
+    /// The class of that, one of the codes of errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
 }
 
 impl JobStatus {
     /// Whether a job can be called so: an id is a segment of a path on every interface.
     pub fn is_id(id: &str) -> bool {
         !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric())
+    }
+
+    /// What others than administrators and whoever started it may see.
+    pub fn public(self) -> Self {
+        Self { stage: String::new(), result: None, error: None, ..self }
+    }
+
+    /// Why it failed or was cancelled, as an error; None where it did not.
+    pub fn failure(&self) -> Option<Error> {
+        let known = self.error_code.as_deref().and_then(ErrorKind::from_code);
+        let (kind, words) = match self.state {
+            JobState::Failed => (ErrorKind::Internal, "the job failed"),
+            JobState::Cancelled => (ErrorKind::Cancelled, "the job was cancelled"),
+            _ => return None,
+        };
+        Some(Error::new(known.unwrap_or(kind), self.error.clone().unwrap_or_else(|| words.into())))
     }
 
     /// What is said where there is none of an id.
@@ -166,5 +186,46 @@ impl Qualification {
     /// Kernels that must not be used.
     pub fn refused(&self) -> impl Iterator<Item = &KernelVerdict> {
         self.kernels.iter().filter(|kernel| !matches!(kernel.verdict, Verdict::Right | Verdict::Absent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_job_is_an_error_of_its_class() {
+        let failed = |code: Option<&str>| JobStatus {
+            state: JobState::Failed,
+            error: Some("why".into()),
+            error_code: code.map(str::to_owned),
+            ..JobStatus::default()
+        };
+        for kind in [ErrorKind::InvalidRequest, ErrorKind::Internal, ErrorKind::DeviceFault, ErrorKind::Shutdown] {
+            assert_eq!(failed(Some(kind.code())).failure(), Some(Error::new(kind, "why")));
+        }
+        assert_eq!(failed(None).failure().unwrap().kind, ErrorKind::Internal, "a daemon that does not tell");
+        let cancelled = JobStatus { state: JobState::Cancelled, ..JobStatus::default() };
+        assert_eq!(cancelled.failure().unwrap().kind, ErrorKind::Cancelled);
+        assert_eq!(JobStatus::default().failure(), None);
+    }
+
+    #[test]
+    fn others_see_how_far_a_job_is_and_not_what_it_reads_or_finds() {
+        let whole = JobStatus {
+            id: "3".into(),
+            kind: "evaluate".into(),
+            state: JobState::Failed,
+            stage: "tasks/secret, dense".into(),
+            progress: 0.5,
+            eta_s: Some(9.0),
+            result: Some(Value::Bool(true)),
+            error: Some("/home/a/secret.jsonl:3: no such".into()),
+            error_code: Some("invalid_request".into()),
+        };
+        let shown = whole.clone().public();
+        assert!(!serde_json::to_string(&shown).unwrap().contains("secret"), "{shown:?}");
+        assert_eq!((shown.id, shown.kind, shown.state, shown.progress, shown.eta_s), (whole.id, whole.kind, whole.state, 0.5, Some(9.0)));
+        assert_eq!((shown.result, shown.error_code), (None, whole.error_code));
     }
 }

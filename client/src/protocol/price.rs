@@ -1,7 +1,7 @@
 //! Job `price`: what every tier costs and gains on this device; its result is price.json, which `skipctl report` draws.
 
 use super::error::Error;
-use super::fields::Fields;
+use super::fields::{Fields, whole_paths};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ pub struct PriceOptions {
     /// Tokens of an answer, which time decode; None: 32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_tokens: Option<u32>,
-    /// Files and folders of text, on the daemon's machine; empty: what the system has.
+    /// Files and folders of text, on the daemon's machine, absolute; empty: what the system has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub corpus: Vec<String>,
     /// Chooses the texts.
@@ -72,6 +72,7 @@ impl PriceOptions {
         if found.accuracy_samples.is_some_and(|n| !(1..=1000).contains(&n)) {
             return Err(Error::invalid("accuracy_samples", "from 1 to 1000"));
         }
+        whole_paths("corpus", &found.corpus)?;
         Ok(found)
     }
 }
@@ -119,17 +120,21 @@ pub struct Price {
 pub struct PriceSpeed {
     /// Tokens of the prompt.
     pub length: usize,
-    /// `dense`, or the tier in force in both phases.
+    /// `dense`, or the tier in force in the phases that have it.
     pub tier: String,
-    /// Time to the first token, milliseconds: the rounds' median.
-    pub ttft_ms: f64,
+    /// Time to the first token, milliseconds: the rounds' median. None of a tier that prefill does not have.
+    #[serde(default)]
+    pub ttft_ms: Option<f64>,
     /// Its smallest and largest.
-    pub ttft_spread_ms: [f64; 2],
-    /// Time of a further token, likewise.
-    pub tpot_ms: f64,
+    #[serde(default)]
+    pub ttft_spread_ms: Option<[f64; 2]>,
+    /// Time of a further token, likewise. None of a tier that decode does not have.
+    #[serde(default)]
+    pub tpot_ms: Option<f64>,
     /// Its smallest and largest.
-    pub tpot_spread_ms: [f64; 2],
-    /// Attention's time in prefill, milliseconds; None where the backend does not tell.
+    #[serde(default)]
+    pub tpot_spread_ms: Option<[f64; 2]>,
+    /// Attention's time in prefill, milliseconds; None where the backend does not tell, and of a tier that prefill does not have.
     #[serde(default)]
     pub attention_ms: Option<f64>,
     /// Share of tiles skipped in prefill.

@@ -1,7 +1,8 @@
 //! One request asked on a thread that may wait: what jobs measure and score.
 
 use crate::EngineHandle;
-use crate::handle::{FinishReason, Finished, Generation, Request, SubmitError};
+use crate::handle::{ClientId, FinishReason, Finished, Generation, Priority, Request, SubmitError, TableSet};
+use skip_kernels::sampling::SamplingParams;
 use std::time::Duration;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -41,6 +42,23 @@ pub enum AskError {
     },
 }
 
+/// A job's request: the most likely tokens, behind everybody else's, of nothing that was kept.
+pub fn background(client: ClientId, prompt: Vec<u32>, max_tokens: u32, tables: Option<TableSet>) -> Request {
+    Request {
+        prompt,
+        max_tokens,
+        sampling: SamplingParams::default(),
+        ignore_eos: true,
+        priority: Priority::Background,
+        deadline: None,
+        client,
+        tables,
+        steering: Default::default(),
+        reuse: false,
+        measure: false,
+    }
+}
+
 /// Asks, waits while the queue is full, and collects the answer; gives up where `cancelled` says so.
 ///
 /// # Errors
@@ -49,7 +67,8 @@ pub fn ask(engine: &EngineHandle, request: Request, cancelled: &dyn Fn() -> bool
     let length = request.prompt.len();
     let Generation { mut tokens, mut finished, guard, .. } = loop {
         match engine.submit(request.clone()) {
-            Err(SubmitError::Busy { .. }) if !cancelled() => std::thread::sleep(FULL),
+            Err(SubmitError::Busy { .. }) if cancelled() => return Err(AskError::Cancelled),
+            Err(SubmitError::Busy { .. }) => std::thread::sleep(FULL),
             other => break other?,
         }
     };

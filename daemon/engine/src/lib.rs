@@ -14,6 +14,7 @@ pub mod grammar;
 pub mod handle;
 pub mod measured;
 pub mod prefix;
+pub mod regular;
 pub mod scheduler;
 pub mod stats;
 pub mod template;

@@ -101,7 +101,7 @@ impl Faults {
             .and_then(|()| Ok(serde_json::to_vec_pretty(&faults)?))
             .and_then(|text| replace_file(&path(state_dir), &text, false));
         match written {
-            Ok(()) => tracing::error!(faults = faults.faults.len(), reason, "a device fault was recorded"),
+            Ok(_) => tracing::error!(faults = faults.faults.len(), reason, "a device fault was recorded"),
             Err(error) => tracing::error!(%error, reason, "a device fault could not be recorded"),
         }
     }

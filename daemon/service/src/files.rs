@@ -1,8 +1,7 @@
 //! Small files that the daemon reads while it starts: whole, within bounds, and only where they are files.
 
-use std::fs::OpenOptions;
+use skip_engine::regular::{self, Links};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// At most `most` bytes of a regular file. Anything else of that name is refused; a pipe without a writer would be waited for without end.
@@ -10,13 +9,8 @@ use std::path::Path;
 /// # Errors
 /// It is no file, or cannot be read.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
     let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
+    regular::open(path, Links::Followed)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -35,6 +35,7 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
     let choice = device::choose(daemon, &checkpoint, needs).map_err(failed)?;
     let architecture = checkpoint.architecture();
     let (family, layers, vocabulary) = (architecture.family.name(), architecture.layers as u32, architecture.vocab);
+    let voting_layers = (0..architecture.layers).filter(|&layer| architecture.window(layer).is_none()).count() as u32;
     let start_on = |choice: &Choice| {
         // What is not relied on any more has no more faults to show.
         let fault_at = config.inject_fault_at_step.filter(|_| choice.rung != Rung::Cpu);
@@ -67,6 +68,7 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
         name: config.model_name.clone(),
         family,
         layers,
+        voting_layers,
         forms: Forms::new(text.clone(), &engine.model().eos),
         engine,
         text,

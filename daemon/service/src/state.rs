@@ -46,6 +46,8 @@ pub struct Model {
     pub family: &'static str,
     /// Decoder layers.
     pub layers: u32,
+    /// Those of them that see everything: the others have a window, in which nothing is skipped.
+    pub voting_layers: u32,
     /// What computes.
     pub engine: EngineHandle,
     /// Tokenizer and template.

@@ -166,6 +166,7 @@ fn model(engine: EngineHandle) -> Model {
         name: "alphabet".into(),
         family: "test",
         layers: 1,
+        voting_layers: 1,
         engine,
         forms: Forms::new(text.clone(), &[0]),
         text,

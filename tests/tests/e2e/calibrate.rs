@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A checkpoint of our own: its config.json may be written, without tables, with a key that nobody knows.
-fn own_checkpoint(folder: &Path) -> PathBuf {
+pub fn own_checkpoint(folder: &Path) -> PathBuf {
     let model = folder.join("model");
     std::fs::create_dir(&model).unwrap();
     for entry in std::fs::read_dir(checkpoint().unwrap()).unwrap().flatten() {
@@ -25,7 +25,7 @@ fn own_checkpoint(folder: &Path) -> PathBuf {
 }
 
 /// Text of the repository: documentation and source.
-fn corpus() -> Vec<String> {
+pub fn corpus() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     ["docs", "daemon/engine/src", "kernels/src"]
         .iter()
@@ -33,11 +33,11 @@ fn corpus() -> Vec<String> {
         .collect()
 }
 
-fn start(options: Value) -> String {
+pub fn start(options: Value) -> String {
     json!({"kind": "calibrate", "options": options}).to_string()
 }
 
-fn job(http: &Http, id: &str) -> Value {
+pub fn job(http: &Http, id: &str) -> Value {
     http.get(&format!("/skipd/v1/jobs/{id}")).unwrap().expect(200).unwrap()
 }
 
@@ -50,9 +50,9 @@ fn a_calibration_writes_a_ladder_that_holds_on_other_texts() {
     let mut args = vec!["--json", "calibrate", "--phase", "both", "--max-seqlen", "1300", "--bin-min", "768", "--bin-step", "384"];
     args.extend([
         "--target-sparsity",
-        "0.2,0.3,0.99",
+        "0.2,30%,99%",
         "--deploy",
-        "0.3",
+        "30%",
         "--samples",
         "4",
         "--decode-tokens",
@@ -94,6 +94,13 @@ fn a_calibration_writes_a_ladder_that_holds_on_other_texts() {
     assert_eq!(
         (&record["geometry"]["keys"], &record["reference"]["geometry"]["keys"], &record["max_length"]),
         (&json!(32), &json!(128), &json!(1300))
+    );
+
+    // Whoever comes later is shown the same.
+    let shown = daemon.skipctl(&["job", "show", "1"]).unwrap().ok().unwrap();
+    assert!(
+        shown.starts_with("1  calibrate  done") && shown.contains("prefill: deployed 30%") && shown.contains("on other texts"),
+        "{shown}"
     );
 
     // In force without a word more, and what a request measures.
@@ -170,6 +177,11 @@ fn what_cannot_be_calibrated_is_refused_by_name() {
     refused(json!({"max_seqlen": 1000}), "max_seqlen", "below bin-min");
     refused(json!({"bin_min": 5}), "bin_min", "at least 128");
     refused(json!({"bin_step": 0}), "bin_step", "at least 128");
+    refused(json!({"max_seqlen": u64::MAX}), "max_seqlen", "context");
+    refused(json!({"bin_min": u64::MAX, "bin_step": u64::MAX, "max_seqlen": 1000}), "max_seqlen", "below bin-min");
+    refused(json!({"cache_dir": ""}), "cache_dir", "no absolute path");
+    refused(json!({"cache_dir": "cache"}), "cache_dir", "no absolute path");
+    refused(json!({"corpus": ["docs"]}), "corpus", "no absolute path");
     refused(json!({"target_sparsity": [1.5]}), "target_sparsity", "1.5");
     refused(json!({"model_dir": "/somewhere"}), "model_dir", "not an option");
 
@@ -193,6 +205,10 @@ fn what_cannot_be_calibrated_is_refused_by_name() {
         (file("short.txt", b"A few words."), "bytes of text"),
         (file("binary.txt", &binary), "binary.txt"),
         (file("random.txt", &random), "random.txt"),
+        // Reading these would never end.
+        (pipe(folder.path()), "neither a regular file nor a folder"),
+        ("/proc/kmsg".into(), "neither a regular file nor a folder"),
+        ("/dev/zero".into(), "neither a regular file nor a folder"),
     ] {
         let options = json!({"max_seqlen": 1024, "bin_min": 512, "corpus": [path]});
         let id = http.post("/skipd/v1/jobs", start(options)).unwrap().expect(200).unwrap()["id"].as_str().unwrap().to_owned();
@@ -203,7 +219,14 @@ fn what_cannot_be_calibrated_is_refused_by_name() {
         .unwrap();
         assert_eq!(ended["state"], "failed", "{ended}");
         assert!(ended["error"].as_str().unwrap().contains(word), "{ended}");
+        assert_eq!(ended["error_code"], "invalid_request", "{ended}");
     }
+}
+
+pub fn pipe(folder: &Path) -> String {
+    let path = folder.join("pipe.jsonl");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    path.display().to_string()
 }
 
 /// A daemon whose model's folder is a small file system of its own, mounted by these options once the files are there. None where this user may
@@ -225,7 +248,7 @@ fn on_small_disk(folder: &Path, then: &str) -> Option<Daemon> {
     Some(Daemon::start(Options { model: Some(to), wrapper, ..Options::default() }).unwrap())
 }
 
-fn ended(http: &Http, options: Value) -> Value {
+pub fn ended(http: &Http, options: Value) -> Value {
     let id = http.post("/skipd/v1/jobs", start(options)).unwrap().expect(200).unwrap()["id"].as_str().unwrap().to_owned();
     eventually(Duration::from_secs(120), "the job ends", || {
         let job = job(http, &id);
@@ -234,7 +257,7 @@ fn ended(http: &Http, options: Value) -> Value {
     .unwrap()
 }
 
-fn small() -> Value {
+pub fn small() -> Value {
     json!({"max_seqlen": 400, "bin_min": 384, "bin_step": 128, "samples": 2, "target_sparsity": [0.1], "corpus": corpus()})
 }
 
@@ -288,4 +311,10 @@ fn weights_that_give_no_numbers_are_no_table() {
     assert_eq!(done["state"], "failed", "{done:#}");
     assert!(done["error"].as_str().unwrap().contains("not numbers"), "{done:#}");
     assert!(!std::fs::read_to_string(model.join("config.json")).unwrap().contains("skip_softmax"));
+    // Nothing of what was asked is wrong: another exit code than a refusal's.
+    let mut args = vec!["calibrate", "--max-seqlen", "400", "--bin-min", "384", "--bin-step", "128", "--samples", "2", "--corpus"];
+    let corpus = corpus();
+    args.extend(corpus.iter().map(String::as_str));
+    let output = daemon.skipctl(&args).unwrap();
+    assert_eq!((output.code, output.stderr.contains("not numbers")), (Some(9), true), "{output:?}");
 }

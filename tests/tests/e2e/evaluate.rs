@@ -77,7 +77,9 @@ fn prices_become_a_page() {
         "--work-dir",
         &work,
     ];
-    let told = daemon.skipctl(&args).unwrap().ok().unwrap();
+    let output = daemon.skipctl(&args).unwrap();
+    assert!(output.stderr.contains("CLOCKS ARE NOT PINNED"), "on the terminal, not in the file alone: {}", output.stderr);
+    let told = output.ok().unwrap();
     let next = format!("written to {work}/price.json: skipctl report --price-json {work}/price.json --out price.html\n");
     assert!(told.ends_with(&next), "{told}");
     let price = read(&folder.path().join("price.json"));

@@ -13,6 +13,7 @@ mod clients;
 mod evaluate;
 mod faults;
 mod foreign;
+mod jobs;
 mod library;
 mod lifecycle;
 mod load;

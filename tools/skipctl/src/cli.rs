@@ -4,6 +4,7 @@ mod run;
 
 use crate::failure::EXIT_CODES;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use skip_tables::Tier;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -273,13 +274,13 @@ pub struct Calibrate {
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub bin_step: usize,
 
-    /// Share of tiles to skip, a tier of the ladder each; may be given again [default: 0.5 0.6 0.75 0.8]
+    /// Share of tiles to skip, 0.5 or 50%, a tier of the ladder each; may be given again [default: 50% 60% 75% 80%]
     #[arg(long, value_name = "R", num_args = 1.., value_delimiter = ',')]
-    pub target_sparsity: Vec<f64>,
+    pub target_sparsity: Vec<Tier>,
 
-    /// The tier to put in force [default: 0.75, or the highest]
+    /// The tier to put in force [default: 75%, or the highest]
     #[arg(long, value_name = "R")]
-    pub deploy: Option<f64>,
+    pub deploy: Option<Tier>,
 
     /// Advise `on` while mass / share stays below this
     #[arg(long, value_name = "R", default_value_t = 0.3)]

@@ -49,6 +49,17 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// How many times one time is another: `1.50×`; `–` where one was not measured, words where they make no number.
+pub fn times(of: Option<f64>, to: Option<f64>) -> String {
+    let (Some(of), Some(to)) = (of, to) else { return "–".into() };
+    ratio(of, to).map_or("not timed".into(), |times| format!("{times:.2}×"))
+}
+
+/// A quotient of two times; None where no clock gives such ones.
+pub fn ratio(of: f64, to: f64) -> Option<f64> {
+    Some(of / to).filter(|ratio| of > 0.0 && to > 0.0 && (1e-6..=1e6).contains(ratio))
+}
+
 /// `0.8 ms`, `812 ms`, `13.21 s`, `184 s`.
 pub fn milliseconds(ms: f64) -> String {
     match ms {

@@ -7,6 +7,7 @@ mod failure;
 mod format;
 mod output;
 mod report;
+mod saved;
 
 use clap::Parser;
 use failure::Failure;

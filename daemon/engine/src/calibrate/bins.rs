@@ -61,11 +61,12 @@ pub fn bins(min: usize, step: usize, max: usize) -> Result<Vec<Bin>, BinError> {
     if max < min {
         return Err(BinError::Range { min, max });
     }
-    let count = (max - min) / step + 1;
+    let end = max.checked_add(1).ok_or(BinError::Range { min, max })?;
+    let count = ((max - min) / step).saturating_add(1);
     if count > MAX_BINS {
         return Err(BinError::Many(count));
     }
-    let bin = |i: usize| Bin { first: min + i * step, end: (min + (i + 1) * step).min(max + 1) };
+    let bin = |i: usize| Bin { first: min + i * step, end: step.saturating_mul(i + 1).saturating_add(min).min(end) };
     Ok((0..count).map(bin).collect())
 }
 
@@ -78,13 +79,14 @@ impl Bin {
     /// Lengths of `samples` prompts, spread evenly from the bin's first length to its last, so that its S holds for all of them and not for one end.
     pub fn lengths(self, samples: usize) -> Vec<usize> {
         let width = self.end - self.first;
-        (0..samples).map(|i| self.first + (2 * i + 1) * width / (2 * samples)).collect()
+        (0..samples).map(|i| self.first + ((2 * i + 1) as u128 * width as u128 / (2 * samples) as u128) as usize).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn bins_cover_every_length_once() {
@@ -101,6 +103,32 @@ mod tests {
         assert_eq!(bins(4096, 0, 8192), Err(BinError::Step(0)));
         assert_eq!(bins(4096, 2048, 4095), Err(BinError::Range { min: 4096, max: 4095 }));
         assert_eq!(bins(128, 128, 128 * 1000), Err(BinError::Many(1000)));
+    }
+
+    #[test]
+    fn numbers_at_the_end_of_their_range_make_bins_or_a_refusal() {
+        let last = usize::MAX;
+        assert_eq!(bins(4096, last, 8192).unwrap(), [Bin { first: 4096, end: 8193 }], "one step reaches beyond everything");
+        assert_eq!(bins(128, last, last - 1).unwrap(), [Bin { first: 128, end: last }]);
+        assert_eq!(bins(128, last - 1, last), Err(BinError::Range { min: 128, max: last }));
+        assert_eq!(bins(last, 128, last), Err(BinError::Range { min: last, max: last }));
+        assert_eq!(bins(128, 128, last - 1), Err(BinError::Many((last - 129) / 128 + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_numbers_bins_are_whole(min in edges(), step in edges(), max in edges()) {
+            if let Ok(bins) = bins(min, step, max) {
+                prop_assert!(bins[0].first == min && bins[bins.len() - 1].end == max + 1 && bins.len() <= MAX_BINS);
+                prop_assert!(bins.iter().all(|bin| bin.first < bin.end));
+                prop_assert!(bins.windows(2).all(|pair| pair[0].end == pair[1].first));
+            }
+        }
+    }
+
+    /// Small, everyday and enormous.
+    fn edges() -> impl Strategy<Value = usize> {
+        prop_oneof![0usize..300, 0usize..200_000, (0usize..300).prop_map(|n| usize::MAX - n), any::<usize>()]
     }
 
     #[test]

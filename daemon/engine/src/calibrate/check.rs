@@ -3,12 +3,11 @@
 use super::bins::Bin;
 use super::run::{CalibrateError, Prompt};
 use crate::EngineHandle;
-use crate::ask::ask;
-use crate::handle::{ClientId, Priority, Request, TableSet};
+use crate::ask::{ask, background};
+use crate::handle::{ClientId, TableSet};
 use serde::{Deserialize, Serialize};
 use skip_kernels::Phase;
 use skip_kernels::attention::SkipCounters;
-use skip_kernels::sampling::SamplingParams;
 
 /// What the kernels skipped of a bin's texts in one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,19 +48,7 @@ pub fn check(
 ) -> Result<Vec<CheckRecord>, CalibrateError> {
     let (mut sums, mut texts) = ([SkipCounters::default(); 2], [Vec::new(), Vec::new()]);
     for prompt in prompts {
-        let request = Request {
-            prompt: prompt.tokens.clone(),
-            max_tokens: drawn,
-            sampling: SamplingParams::default(),
-            ignore_eos: true,
-            priority: Priority::Background,
-            deadline: None,
-            client,
-            tables: Some(tables.clone()),
-            steering: Default::default(),
-            reuse: false,
-            measure: false,
-        };
+        let request = background(client, prompt.tokens.clone(), drawn, Some(tables.clone()));
         let usage = ask(engine, request, cancelled)?.finished.usage;
         for (phase, counters) in [(Phase::Prefill, usage.prefill.counters), (Phase::Decode, usage.decode.counters)] {
             sums[phase as usize] += counters;

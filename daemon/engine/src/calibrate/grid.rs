@@ -24,7 +24,7 @@ impl Grid {
             let skipped = pooled(curves, s);
             [skipped.share(), skipped.mass_share()]
         };
-        let count = ((largest / LOWEST).ln() * PER_E).max(0.0) as usize;
+        let count = steps(largest);
         let mut shares: Vec<[f64; 2]> = (0..=count).map(|i| at(LOWEST * (i as f64 / PER_E).exp())).collect();
         shares.push(at(largest));
         Self { largest, shares }
@@ -51,10 +51,28 @@ impl Grid {
         share([0, 1].map(|i| before[i] + part * (end[i] - before[i])))
     }
 
+    /// Whether it is one of prompts whose largest S is this: as many points as there are steps, each a share, none below the one before.
+    pub(super) fn is_of(&self, largest: f64) -> bool {
+        let share = |of: &[f64; 2]| of.iter().all(|share| (0.0..=1.0 + ROUNDING).contains(share));
+        let grows = |pair: &[[f64; 2]]| (0..2).all(|i| pair[0][i] <= pair[1][i] + ROUNDING);
+        (self.largest / largest - 1.0).abs() < ROUNDING
+            && self.shares.len() == steps(largest) + 2
+            && self.shares.iter().all(share)
+            && self.shares.windows(2).all(grows)
+    }
+
     /// The largest S.
     pub fn largest(&self) -> f64 {
         self.largest
     }
+}
+
+/// What sums and their way through JSON may be off by.
+pub(super) const ROUNDING: f64 = 1e-9;
+
+/// Even steps up to a largest S.
+fn steps(largest: f64) -> usize {
+    ((largest / LOWEST).ln() * PER_E).max(0.0) as usize
 }
 
 #[cfg(test)]

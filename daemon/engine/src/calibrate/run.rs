@@ -5,10 +5,9 @@ use super::bins::Bin;
 use super::record::{BinRecord, PromptRecord, Votes, votes_record};
 use super::settle::settle;
 use crate::EngineHandle;
-use crate::ask::{AskError, ask};
-use crate::handle::{ClientId, FinishReason, Priority, Request, SubmitError, TableSet};
+use crate::ask::{AskError, ask, background};
+use crate::handle::{ClientId, Request, TableSet};
 use crate::measured::Measured;
-use skip_kernels::sampling::SamplingParams;
 use skip_tables::{Phase, Tier};
 use std::time::Instant;
 
@@ -55,9 +54,9 @@ pub trait Host {
     /// The prompts of a bin: the same ones whenever it is asked.
     ///
     /// # Errors
-    /// Why there are none, in words.
-    fn prompts(&mut self, bin: Bin) -> Result<Vec<Prompt>, String>;
-    /// A bin that an earlier run has measured with the same settings.
+    /// Why there are none.
+    fn prompts(&mut self, bin: Bin) -> Result<Vec<Prompt>, CalibrateError>;
+    /// A bin that an earlier run has measured with the same settings; what it gives is trusted ([`BinRecord::is_of`](super::record::BinRecord::is_of)).
     fn kept(&mut self, bin: Bin) -> Option<BinRecord>;
     /// Keeps a bin.
     ///
@@ -79,7 +78,7 @@ pub enum CalibrateError {
     Cancelled,
     /// The cache holds no prompt that long.
     #[error(
-        "max-seqlen {wanted}: the daemon's context is {context} tokens, {drawn} of which decode takes (a larger --cache or --context-length of skipd, or a smaller max-seqlen)"
+        "max-seqlen {wanted}: the daemon's context is {context} tokens, {drawn} of which decode takes (a larger --kv-tokens of skipd, where the model has it, or a smaller max-seqlen)"
     )]
     TooLong {
         /// The longest prompt.
@@ -95,19 +94,9 @@ pub enum CalibrateError {
     /// The prompts cannot be had.
     #[error("{0}")]
     Prompts(String),
-    /// A request was refused.
+    /// A prompt could not be measured.
     #[error(transparent)]
-    Refused(#[from] SubmitError),
-    /// A request ended without having been measured.
-    #[error("a prompt of {length} tokens could not be measured: {}{}", reason.name(), detail.as_ref().map(|d| format!(" ({d})")).unwrap_or_default())]
-    Ended {
-        /// Its tokens.
-        length: usize,
-        /// Why it ended.
-        reason: FinishReason,
-        /// In words.
-        detail: Option<String>,
-    },
+    Asked(AskError),
     /// What was found cannot be kept.
     #[error("{0}")]
     Keep(String),
@@ -120,7 +109,7 @@ pub enum CalibrateError {
 pub fn run(engine: &EngineHandle, settings: &Settings, host: &mut dyn Host) -> Result<Vec<BinRecord>, CalibrateError> {
     let longest = settings.bins.last().map_or(0, |bin| bin.end.saturating_sub(1));
     settings.fits(longest, engine.longest_request() as usize)?;
-    let cost: Vec<f64> = settings.bins.iter().map(|bin| cost((bin.first + bin.end) / 2)).collect();
+    let cost: Vec<f64> = settings.bins.iter().map(|bin| cost(bin.first.midpoint(bin.end))).collect();
     let (all, mut before) = (cost.iter().sum::<f64>().max(1.0), 0.0);
     let mut records = Vec::new();
     for (&bin, cost) in settings.bins.iter().zip(cost) {
@@ -150,7 +139,7 @@ fn measure_bin(
     host: &mut dyn Host,
     done: &dyn Fn(f64) -> f64,
 ) -> Result<BinRecord, CalibrateError> {
-    let prompts = host.prompts(bin).map_err(CalibrateError::Prompts)?;
+    let prompts = host.prompts(bin)?;
     let began = Instant::now();
     let count = prompts.len();
     let (mut measured, mut told, mut texts) = (Vec::new(), Vec::new(), Vec::new());
@@ -206,19 +195,7 @@ impl Settings {
 
     /// A request that is measured, or one under tables.
     pub(super) fn request(&self, prompt: Vec<u32>, tables: Option<TableSet>) -> Request {
-        Request {
-            prompt,
-            max_tokens: self.drawn(),
-            sampling: SamplingParams::default(),
-            ignore_eos: true,
-            priority: Priority::Background,
-            deadline: None,
-            client: self.client,
-            measure: tables.is_none(),
-            tables,
-            steering: Default::default(),
-            reuse: false,
-        }
+        Request { measure: tables.is_none(), ..background(self.client, prompt, self.drawn(), tables) }
     }
 }
 
@@ -226,8 +203,7 @@ impl From<AskError> for CalibrateError {
     fn from(error: AskError) -> Self {
         match error {
             AskError::Cancelled => Self::Cancelled,
-            AskError::Refused(error) => Self::Refused(error),
-            AskError::Ended { length, reason, detail } => Self::Ended { length, reason, detail },
+            error => Self::Asked(error),
         }
     }
 }

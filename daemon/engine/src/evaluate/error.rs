@@ -8,6 +8,9 @@ use crate::tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
+    /// It was told to end.
+    #[error("cancelled")]
+    Cancelled,
     /// The tokenizer failed.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

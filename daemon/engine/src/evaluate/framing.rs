@@ -1,6 +1,7 @@
 //! Text to the tokens a model reads: the checkpoint's template around it, and the first words of the answer behind it.
 
 use super::PromptError;
+use crate::regular::{Cancelled, NEVER};
 use crate::template::{ChatTemplate, RenderOptions};
 use crate::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
@@ -12,12 +13,13 @@ pub struct Framing<'a> {
     template: Option<&'a ChatTemplate>,
     variables: Map<String, Value>,
     thinking_budget: usize,
+    cancelled: Cancelled<'a>,
 }
 
 impl<'a> Framing<'a> {
     /// With the checkpoint's template; without one the text stands alone, behind what the tokenizer itself puts in front.
     pub fn new(tokenizer: &'a Tokenizer, template: Option<&'a ChatTemplate>) -> Self {
-        Self { tokenizer, template, variables: Map::new(), thinking_budget: 0 }
+        Self { tokenizer, template, variables: Map::new(), thinking_budget: 0, cancelled: NEVER }
     }
 
     /// Without a template.
@@ -37,6 +39,13 @@ impl<'a> Framing<'a> {
     #[must_use]
     pub fn thinking(mut self, budget: usize) -> Self {
         self.thinking_budget = budget;
+        self
+    }
+
+    /// Nothing is encoded any more once this says so: whatever makes a prompt ends with [`PromptError::Cancelled`], between two encodings.
+    #[must_use]
+    pub fn until(mut self, cancelled: Cancelled<'a>) -> Self {
+        self.cancelled = cancelled;
         self
     }
 
@@ -72,7 +81,7 @@ impl<'a> Framing<'a> {
         };
         let options = RenderOptions { tools: None, add_generation_prompt: true, extra: self.variables.clone() };
         let rendered = template.render(messages, &options)?;
-        Ok(self.tokenizer.encode(&[&rendered, self.prefix(prefix)].concat(), false)?)
+        self.encode(&[&rendered, self.prefix(prefix)].concat(), false)
     }
 
     /// Tokens of a text as it is.
@@ -80,7 +89,11 @@ impl<'a> Framing<'a> {
     /// # Errors
     /// The tokenizer failed.
     pub fn raw(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        Ok(self.tokenizer.encode(text, true)?)
+        self.encode(text, true)
+    }
+
+    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, PromptError> {
+        if (self.cancelled)() { Err(PromptError::Cancelled) } else { Ok(self.tokenizer.encode(text, special)?) }
     }
 
     fn prefix<'t>(&self, prefix: &'t str) -> &'t str {

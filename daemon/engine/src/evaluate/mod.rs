@@ -13,6 +13,7 @@ pub mod metric;
 pub mod results;
 pub mod ruler;
 mod seed;
+pub mod side;
 pub mod statistics;
 #[cfg(test)]
 mod testing;

@@ -2,6 +2,7 @@
 
 use super::items::read::bounded;
 use super::statistics::{Gate, ItemScore};
+use crate::regular::{Cancelled, NEVER, json};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::Path;
@@ -114,10 +115,10 @@ impl Results {
     ///
     /// # Errors
     /// [`ResultsError::Malformed`]: unreadable, above 256 MiB, no such JSON, another format, a score that is none, an item twice.
-    pub fn open(path: &Path) -> Result<Self, ResultsError> {
+    pub fn open(path: &Path, cancelled: Cancelled<'_>) -> Result<Self, ResultsError> {
         let name = path.display().to_string();
-        let bytes = bounded(path, MAX_FILE).map_err(|detail| ResultsError::Malformed { path: name.clone(), detail })?;
-        Self::parse(&bytes).map_err(|detail| ResultsError::Malformed { path: name, detail })
+        let bytes = bounded(path, MAX_FILE, cancelled).map_err(|detail| ResultsError::Malformed { path: name.clone(), detail })?;
+        Self::parse_until(&bytes, cancelled).map_err(|detail| ResultsError::Malformed { path: name, detail })
     }
 
     /// Reads such bytes.
@@ -125,7 +126,11 @@ impl Results {
     /// # Errors
     /// What is wrong with them.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let results: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        Self::parse_until(bytes, NEVER)
+    }
+
+    fn parse_until(bytes: &[u8], cancelled: Cancelled<'_>) -> Result<Self, String> {
+        let results: Self = json(bytes, cancelled).map_err(|e| e.to_string())?;
         if results.format != FORMAT {
             return Err(format!("format {}, and this version reads {FORMAT}", results.format));
         }
@@ -239,6 +244,6 @@ mod tests {
             let error = Results::parse(text.replace(from, to).as_bytes()).unwrap_err();
             assert!(error.starts_with(wanted), "{error}");
         }
-        assert!(Results::open(Path::new("/dev/null")).is_err());
+        assert!(Results::open(Path::new("/dev/null"), NEVER).is_err());
     }
 }

@@ -4,7 +4,7 @@ use super::answer::{Answer, answer};
 use super::caller;
 use super::failure::{Failure, wants_details};
 use crate::jobs::{self, Job};
-use crate::peer::Right;
+use crate::peer::{Peer, Right};
 use crate::state::Daemon;
 use serde_json::Value;
 use skip_client::protocol::names::{ERROR_DETAILS, JOB_INTERFACE, JOB_PATH_PREFIX};
@@ -43,7 +43,7 @@ impl JobControl {
         self.daemon.authority.check(&peer, Right::Control)?;
         let mut options = variant::from_dict(options)?;
         options.shift_remove(ERROR_DETAILS);
-        let job = jobs::start(&self.daemon, kind, &options)?;
+        let job = jobs::start(&self.daemon, kind, &options, &peer)?;
         let id = job.status().id;
         let path = path(&id)?;
         connection
@@ -76,8 +76,9 @@ fn path(id: &str) -> Result<OwnedObjectPath, Failure> {
 impl JobControl {
     /// All that are remembered, however they were started, as the socket shows them.
     #[zbus(out_args("jobs"))]
-    fn list(&self) -> Result<Answer, Failure> {
-        answer(&self.daemon.jobs.list())
+    async fn list(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<Answer, Failure> {
+        let peer = caller::peer(connection, &caller::sender(&header)?).await?;
+        answer(&self.daemon.jobs.list(&self.daemon.authority, &peer))
     }
 
     /// Ends a job of this id at the next chance.
@@ -125,14 +126,14 @@ impl JobObject {
 
     /// How far it is, as the socket shows it.
     #[zbus(out_args("status"))]
-    fn show(&self) -> Result<Answer, Failure> {
-        answer(&self.job.status())
+    async fn show(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<Answer, Failure> {
+        answer(&self.seen_by(Some(&header), connection).await)
     }
 
-    /// What it is at.
-    #[zbus(property)]
-    fn stage(&self) -> String {
-        self.job.status().stage
+    /// What it is at; empty for whoever may not see that.
+    #[zbus(property(emits_changed_signal = "invalidates"))]
+    async fn stage(&self, #[zbus(header)] header: Option<Header<'_>>, #[zbus(connection)] connection: &Connection) -> String {
+        self.seen_by(header.as_ref(), connection).await.stage
     }
 
     /// 0 to 1.
@@ -147,33 +148,40 @@ impl JobObject {
         self.job.status().state.name().to_owned()
     }
 
-    /// What it found; empty until it is done. A job that failed has `error` in it.
-    #[zbus(property)]
-    fn result(&self) -> Answer {
-        result(&self.job.status())
+    /// What it found; empty until it is done, and for whoever may not see that. A job that failed has `error` and `error_code` in it.
+    #[zbus(property(emits_changed_signal = "invalidates"))]
+    async fn result(&self, #[zbus(header)] header: Option<Header<'_>>, #[zbus(connection)] connection: &Connection) -> Answer {
+        result(&self.seen_by(header.as_ref(), connection).await)
+    }
+}
+
+impl JobObject {
+    /// As far as the sender of a message may see it; what has no sender, or one that the bus does not know, sees least.
+    async fn seen_by(&self, header: Option<&Header<'_>>, connection: &Connection) -> JobStatus {
+        let peer = match header.map(caller::sender) {
+            Some(Ok(sender)) => caller::peer(connection, &sender).await.unwrap_or(Peer::KeyHolder),
+            _ => Peer::KeyHolder,
+        };
+        self.job.status_for(&self.daemon.authority, &peer)
     }
 }
 
 fn result(status: &JobStatus) -> Answer {
-    match (&status.result, &status.error) {
-        (Some(Value::Object(found)), _) => variant::to_dict(found),
-        (_, Some(error)) => HashMap::from([("error".to_owned(), Variant::new(error.clone()))]),
-        _ => HashMap::new(),
+    if let Some(Value::Object(found)) = &status.result {
+        return variant::to_dict(found);
     }
+    let words = [("error", &status.error), ("error_code", &status.error_code)];
+    words.into_iter().filter_map(|(name, word)| Some((name.to_owned(), Variant::new(word.clone()?)))).collect()
 }
 
-/// PropertiesChanged until the job has ended.
+/// PropertiesChanged until the job has ended. Everybody on the bus gets these: of what not all may see they say that it is another.
 async fn publish(job: Arc<Job>, connection: Connection, path: OwnedObjectPath) {
     let mut changes = job.watch();
     loop {
         let status = changes.borrow_and_update().clone();
-        let changed = HashMap::from([
-            ("Stage", Variant::new(status.stage.clone())),
-            ("Progress", Variant::new(status.progress)),
-            ("State", Variant::new(status.state.name().to_owned())),
-            ("Result", Variant::new(result(&status))),
-        ]);
-        if let Err(error) = emit(&connection, &path, changed).await {
+        let changed = HashMap::from([("Progress", Variant::new(status.progress)), ("State", Variant::new(status.state.name().to_owned()))]);
+        let others: &[&str] = if status.state == JobState::Running { &["Stage"] } else { &["Stage", "Result"] };
+        if let Err(error) = emit(&connection, &path, changed, others).await {
             tracing::debug!(%error, "a job's progress was not published");
         }
         if status.state != JobState::Running || changes.changed().await.is_err() {
@@ -182,8 +190,8 @@ async fn publish(job: Arc<Job>, connection: Connection, path: OwnedObjectPath) {
     }
 }
 
-async fn emit(connection: &Connection, path: &OwnedObjectPath, changed: HashMap<&str, Variant<'_>>) -> zbus::Result<()> {
+async fn emit(connection: &Connection, path: &OwnedObjectPath, changed: HashMap<&str, Variant<'_>>, others: &[&str]) -> zbus::Result<()> {
     let emitter = SignalEmitter::new(connection, path)?;
     let interface = InterfaceName::try_from(JOB_INTERFACE)?;
-    zbus::fdo::Properties::properties_changed(&emitter, interface, changed, Cow::Borrowed(&[])).await
+    zbus::fdo::Properties::properties_changed(&emitter, interface, changed, Cow::Borrowed(others)).await
 }

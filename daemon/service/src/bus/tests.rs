@@ -413,6 +413,32 @@ async fn outsiders_see_the_state_members_generate_and_neither_sets_tables() {
     assert!(refused.contains("members of group games may"), "{refused}");
     let started = as_user(member, generate).await.unwrap();
     assert!(started.starts_with("oh \"/org/skipd/Skipd1/request/"), "{started}");
+
+    // How far a job is may everybody see; what it read or found may not.
+    let client = world.client().await;
+    let none: Options = HashMap::new();
+    let job: OwnedObjectPath = call(&client, JOBS_INTERFACE, "Start", &("qualify", none)).await.unwrap().body().deserialize().unwrap();
+    let show = &["call", BUS_NAME, "/org/skipd/Skipd1/job/1", JOB_INTERFACE, "Show"];
+    let list = &["call", BUS_NAME, OBJECT_PATH, JOBS_INTERFACE, "List"];
+    let result = &["get-property", BUS_NAME, "/org/skipd/Skipd1/job/1", JOB_INTERFACE, "Result"];
+    assert_eq!(job.as_str(), show[2]);
+    let failed = async {
+        while !world.busctl(show).await.unwrap().contains("\"failed\"") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), failed).await.expect("the job ends");
+    assert!(world.busctl(show).await.unwrap().contains("\"error\""), "its owner may see why");
+    for who in [outsider, member] {
+        for asked in [show, list] {
+            let shown = as_user(who, asked).await.unwrap();
+            assert!(
+                shown.contains("\"failed\"") && shown.contains("\"unsupported_parameter\"") && !shown.contains("\"error\" s"),
+                "{shown}"
+            );
+        }
+        assert_eq!(as_user(who, result).await.unwrap(), "a{sv} 1 \"error_code\" s \"unsupported_parameter\"\n");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -429,14 +455,17 @@ async fn a_job_is_an_object_that_tells_how_it_ends() {
         loop {
             let signal = signals.next().await.unwrap().unwrap();
             let from_job = signal.header().path().is_some_and(|path| path.as_str() == job.as_str());
-            let (_, changed, _): (String, HashMap<String, OwnedVariant>, Vec<String>) = signal.body().deserialize().unwrap();
+            let (_, changed, others): (String, HashMap<String, OwnedVariant>, Vec<String>) = signal.body().deserialize().unwrap();
             if from_job && changed.get("State").is_some_and(|state| matches!(&**state, Variant::Str(s) if s.as_str() == "failed")) {
-                return changed;
+                return (changed, others);
             }
         }
     };
-    let changed = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the job ends");
-    assert!(changed.contains_key("Result"));
+    let (changed, others) = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the job ends");
+    // Everybody hears the signal, and not everybody may see what is in these.
+    assert!(others.contains(&"Result".into()) && others.contains(&"Stage".into()) && !changed.contains_key("Result"), "{changed:?}");
+    let result = world.busctl(&["get-property", BUS_NAME, job.as_str(), JOB_INTERFACE, "Result"]).await.unwrap();
+    assert!(result.contains("\"error\" s ") && result.contains("\"error_code\" s \"unsupported_parameter\""), "{result}");
     let shown = world.busctl(&["call", BUS_NAME, job.as_str(), JOB_INTERFACE, "Show"]).await.unwrap();
     assert!(shown.contains("\"kind\" s \"qualify\"") && shown.contains("\"failed\""), "{shown}");
     for (kind_of_job, refused) in [("bench", ErrorKind::Unsupported), ("dance", ErrorKind::InvalidRequest)] {

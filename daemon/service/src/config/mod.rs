@@ -256,8 +256,8 @@ impl Config {
             max_running: at_most("--max-running", at_least_one("--max-running", settings.max_running)?, MAX_RUNNING)?,
             default_max_tokens: at_least_one("--default-max-tokens", settings.default_max_tokens.map(|n| n as usize))?.unwrap_or(1024)
                 as u32,
-            state_dir: settings.state_dir.unwrap_or_else(default_state_dir),
-            tables_file: settings.tables.unwrap_or_else(|| SYSTEM_TABLES.into()),
+            state_dir: whole_path("--state-dir", settings.state_dir.unwrap_or_else(default_state_dir))?,
+            tables_file: whole_path("--tables", settings.tables.unwrap_or_else(|| SYSTEM_TABLES.into()))?,
             drain: seconds("--drain-seconds", settings.drain_seconds, 2.5)?,
             max_body: at_least_one("--max-body-mib", settings.max_body_mib)?.unwrap_or(32).saturating_mul(1 << 20),
             max_connections: at_least_one("--max-connections", settings.max_connections)?.unwrap_or(128),
@@ -288,7 +288,16 @@ fn default_socket() -> PathBuf {
 
 /// systemd says where (`StateDirectory=`); else the usual place.
 fn default_state_dir() -> PathBuf {
-    std::env::var_os("STATE_DIRECTORY").map_or_else(|| PathBuf::from("/var/lib/skipd"), PathBuf::from)
+    let told = std::env::var_os("STATE_DIRECTORY").filter(|folder| !folder.is_empty());
+    told.map_or_else(|| PathBuf::from("/var/lib/skipd"), PathBuf::from)
+}
+
+/// A path from the folder that skipd is started in, so that it stays the same whatever happens to that.
+fn whole_path(key: &'static str, path: PathBuf) -> Result<PathBuf, ConfigError> {
+    if path.as_os_str().is_empty() {
+        return Err(invalid(key, "is empty"));
+    }
+    std::path::absolute(path).map_err(|error| invalid(key, &error.to_string()))
 }
 
 fn not_built(key: &'static str, value: &str, instead: &'static str) -> ConfigError {

@@ -84,3 +84,14 @@ fn every_flag_is_a_key_of_the_file() {
         assert!(as_text.is_ok() || as_number.is_ok(), "{flag} is no key: {as_text:?}");
     }
 }
+
+#[test]
+fn paths_that_are_written_are_whole_and_none_is_empty() {
+    let config = Config::check(cli(&["--model", "/m", "--state-dir", "state", "--tables", "./t/tables.json"]).settings).unwrap();
+    let here = std::env::current_dir().unwrap();
+    assert_eq!((config.state_dir, config.tables_file), (here.join("state"), here.join("t/tables.json")));
+    for key in ["--state-dir", "--tables"] {
+        let error = Config::check(cli(&["--model", "/m", key, ""]).settings).unwrap_err();
+        assert!(matches!(error, ConfigError::Invalid { key: named, .. } if named == key), "{error}");
+    }
+}

@@ -1,11 +1,13 @@
 //! Long work beside serving: one job at a time, watched by whoever started it, the last few remembered.
 
+mod asking;
 mod calibrate;
 mod evaluate;
 mod price;
 mod qualify;
 
 use crate::lifecycle::Stage;
+use crate::peer::{Authority, Peer};
 use crate::state::{Daemon, Model};
 use serde_json::{Map, Value};
 use skip_client::protocol::{JobList, JobState, JobStatus};
@@ -31,6 +33,8 @@ pub struct Jobs {
 /// One job.
 pub struct Job {
     status: watch::Sender<JobStatus>,
+    /// The user who started it.
+    owner: u32,
     cancelled: AtomicBool,
     /// When it first told how far it was, and how far that was.
     first: Mutex<Option<(Instant, f64)>>,
@@ -40,6 +44,16 @@ impl Job {
     /// How far it is.
     pub fn status(&self) -> JobStatus {
         self.status.borrow().clone()
+    }
+
+    /// The same as far as this caller may see it: what it reads and finds is for administrators and whoever started it.
+    pub fn status_for(&self, authority: &Authority, peer: &Peer) -> JobStatus {
+        if self.is_open_to(authority, peer) { self.status() } else { self.status().public() }
+    }
+
+    /// Whether this caller may see all of it.
+    pub fn is_open_to(&self, authority: &Authority, peer: &Peer) -> bool {
+        authority.is_administrator(peer) || matches!(peer, Peer::User { uid, .. } if *uid == self.owner)
     }
 
     /// For waiting on changes.
@@ -84,15 +98,16 @@ impl Job {
                 let cancelled = error.kind == ErrorKind::Cancelled;
                 status.eta_s = None;
                 (status.state, status.error) = (if cancelled { JobState::Cancelled } else { JobState::Failed }, Some(error.to_string()));
+                status.error_code = Some(error.kind.code().to_owned());
             }
         });
     }
 }
 
 impl Jobs {
-    /// All that are remembered.
-    pub fn list(&self) -> JobList {
-        JobList { jobs: self.lock().iter().map(|job| job.status()).collect() }
+    /// All that are remembered, as far as this caller may see them.
+    pub fn list(&self, authority: &Authority, peer: &Peer) -> JobList {
+        JobList { jobs: self.lock().iter().map(|job| job.status_for(authority, peer)).collect() }
     }
 
     /// The job of this id.
@@ -109,14 +124,14 @@ impl Jobs {
     }
 
     /// Adds a job, unless one is running.
-    fn add(&self, kind: &str) -> Result<Arc<Job>, Error> {
+    fn add(&self, kind: &str, owner: u32) -> Result<Arc<Job>, Error> {
         let mut list = self.lock();
         if let Some(running) = list.iter().map(|job| job.status()).find(|status| status.state == JobState::Running) {
             return Err(Error::new(ErrorKind::Busy, format!("job {} ({}) is running", running.id, running.kind)).with("retry_after_s", 1));
         }
         let id = (self.last.fetch_add(1, Ordering::Relaxed) + 1).to_string();
         let status = watch::Sender::new(JobStatus { id, kind: kind.to_owned(), ..JobStatus::default() });
-        let job = Arc::new(Job { status, cancelled: AtomicBool::new(false), first: Mutex::default() });
+        let job = Arc::new(Job { status, owner, cancelled: AtomicBool::new(false), first: Mutex::default() });
         list.push_back(job.clone());
         while list.len() > KEPT {
             list.pop_front();
@@ -157,11 +172,11 @@ impl Work {
     }
 }
 
-/// Starts a job of this kind; it runs on a thread of its own.
+/// Starts a job of this kind for a caller who may; it runs on a thread of its own.
 ///
 /// # Errors
 /// Another job runs, the kind is not known or not built, or an option is not known.
-pub fn start(daemon: &Arc<Daemon>, kind: &str, options: &Map<String, Value>) -> Result<Arc<Job>, Error> {
+pub fn start(daemon: &Arc<Daemon>, kind: &str, options: &Map<String, Value>, peer: &Peer) -> Result<Arc<Job>, Error> {
     if LATER.contains(&kind) {
         return Err(Error::new(ErrorKind::Unsupported, format!("{kind} is not built yet")).at("kind"));
     }
@@ -180,7 +195,7 @@ pub fn start(daemon: &Arc<Daemon>, kind: &str, options: &Map<String, Value>) -> 
         "price" => Work::Price(price::Work::of(daemon, options)?),
         _ => return Err(Error::invalid("kind", "no such job: qualify, calibrate, evaluate and price are")),
     };
-    let job = daemon.jobs.add(kind)?;
+    let job = daemon.jobs.add(kind, peer.id())?;
     let (on_thread, daemon) = (job.clone(), daemon.clone());
     let thread = std::thread::Builder::new().name(format!("job {kind}"));
     let spawned = thread.spawn(move || {
@@ -197,26 +212,57 @@ pub fn start(daemon: &Arc<Daemon>, kind: &str, options: &Map<String, Value>) -> 
 mod tests {
     use super::*;
 
+    fn user(uid: u32) -> Peer {
+        Peer::User { uid, groups: Vec::new() }
+    }
+
+    #[test]
+    fn what_a_job_reads_and_finds_is_for_administrators_and_its_owner() {
+        let (jobs, authority) = (Jobs::default(), Authority::new("skipd", None));
+        // Neither root nor the test's own user.
+        let [owner, other] = [70_001, 70_002].map(user);
+        let job = jobs.add("evaluate", owner.id()).unwrap();
+        job.advance("tasks/secret, dense".into(), 0.5);
+        assert_eq!(job.status_for(&authority, &owner).stage, "tasks/secret, dense");
+        job.finish(Ok(Value::String("secret".into())));
+        for may in [&owner, &user(0)] {
+            assert_eq!(job.status_for(&authority, may).result, Some(Value::String("secret".into())), "{may:?}");
+        }
+        for may_not in [&other, &Peer::KeyHolder] {
+            let [one, listed] = [job.status_for(&authority, may_not), jobs.list(&authority, may_not).jobs.remove(0)];
+            assert_eq!((&one, one.state, one.progress), (&listed, JobState::Done, 1.0));
+            assert!(!serde_json::to_string(&one).unwrap().contains("secret"), "{may_not:?}: {one:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_failed_tells_the_class_of_its_error() {
+        let job = Jobs::default().add("price", 0).unwrap();
+        job.finish(Err(Error::invalid("corpus", "too short")));
+        assert_eq!(job.status().failure().unwrap().kind, ErrorKind::InvalidRequest);
+        assert_eq!(job.status().error_code.as_deref(), Some("invalid_request"));
+    }
+
     #[test]
     fn one_runs_at_a_time_and_the_last_few_are_remembered() {
         let jobs = Jobs::default();
-        let first = jobs.add("qualify").unwrap();
-        assert_eq!(jobs.add("qualify").err().unwrap().kind, ErrorKind::Busy);
+        let first = jobs.add("qualify", 0).unwrap();
+        assert_eq!(jobs.add("qualify", 0).err().unwrap().kind, ErrorKind::Busy);
         first.advance("half".into(), 0.5);
         assert_eq!((first.status().stage.as_str(), first.status().progress), ("half", 0.5));
         first.finish(Ok(Value::Bool(true)));
         for _ in 0..2 * KEPT {
-            jobs.add("qualify").unwrap().finish(Err(Error::new(ErrorKind::Cancelled, "told to")));
+            jobs.add("qualify", 0).unwrap().finish(Err(Error::new(ErrorKind::Cancelled, "told to")));
         }
-        assert_eq!(jobs.list().jobs.len(), KEPT);
-        assert_eq!(jobs.list().jobs[0].state, JobState::Cancelled);
+        assert_eq!(jobs.list(&Authority::new("skipd", None), &user(0)).jobs.len(), KEPT);
+        assert_eq!(jobs.list(&Authority::new("skipd", None), &user(0)).jobs[0].state, JobState::Cancelled);
         assert_eq!(jobs.find("1").err().unwrap().kind, ErrorKind::NotFound, "the oldest is forgotten");
         assert_eq!(jobs.find(&(2 * KEPT + 1).to_string()).unwrap().status().error.as_deref(), Some("told to"));
     }
 
     #[test]
     fn what_is_left_is_told_at_the_pace_since_it_first_moved() {
-        let job = Jobs::default().add("calibrate").unwrap();
+        let job = Jobs::default().add("calibrate", 0).unwrap();
         let at = |s| job.first.lock().unwrap().map_or(Instant::now(), |(since, _)| since) + std::time::Duration::from_secs(s);
         assert_eq!(job.eta(0.0, at(0)), None);
         assert_eq!(job.eta(0.5, at(60)), None, "an earlier run may have done it");

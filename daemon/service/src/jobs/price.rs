@@ -1,16 +1,14 @@
 //! `price`: what every tier gains in time and costs in accuracy on this device, on real text, dense and skipping in turn.
 
-use super::calibrate::{Texts, layers, today, write_key};
-use super::evaluate;
-use super::{Job, hashed};
+use super::calibrate::{Texts, layers, refusal, today, write_key};
+use super::{Job, asking, evaluate, hashed};
 use crate::lifecycle::Stage;
 use crate::state::{Daemon, Model};
 use serde_json::{Map, Value};
 use skip_client::protocol::{BreakEven, EvaluateOptions, Price, PriceAccuracy, PriceOptions, PriceSpeed, Selector};
 use skip_client::{Error, ErrorKind};
-use skip_engine::ask::{AskError, ask};
-use skip_engine::handle::{ClientId, Priority, Request, TableSet};
-use skip_kernels::sampling::SamplingParams;
+use skip_engine::ask::ask;
+use skip_engine::handle::TableSet;
 use skip_tables::Phase;
 use std::sync::Arc;
 
@@ -28,6 +26,41 @@ pub struct Work {
     /// Name and tables; dense first.
     tiers: Vec<(String, TableSet)>,
     model: Arc<Model>,
+}
+
+/// Fewest tokens of a prompt.
+const SHORTEST: usize = 16;
+
+/// Tokens of the longest prompt that leaves room for so many drawn.
+fn longest_prompt(request: usize, drawn: u32) -> Result<usize, Error> {
+    let left = request.checked_sub(drawn as usize).filter(|left| *left >= SHORTEST);
+    left.ok_or_else(|| {
+        let most = request.saturating_sub(SHORTEST);
+        Error::invalid(
+            "decode_tokens",
+            format!("{drawn}: the daemon's context is {request} tokens; at most {most} leave room for a prompt"),
+        )
+    })
+}
+
+/// What of a tier is timed: the phases that have it. Times of the other are dense ones, and would be told apart by chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Timed {
+    prefill: bool,
+    decode: bool,
+}
+
+impl Timed {
+    /// Dense is what both are held to.
+    fn of(tables: &TableSet) -> Self {
+        let dense = *tables == TableSet::default();
+        Self { prefill: dense || tables.prefill.is_some(), decode: dense || tables.decode.is_some() }
+    }
+
+    /// Tokens that a request draws.
+    fn drawn(self, wanted: u32) -> u32 {
+        if self.decode { wanted } else { 1 }
+    }
 }
 
 /// What one request took.
@@ -48,12 +81,12 @@ impl Work {
     pub fn of(daemon: &Daemon, options: &Map<String, Value>) -> Result<Self, Error> {
         let options = PriceOptions::from_map(options)?;
         let model = daemon.ready_model()?;
-        let longest = model.engine.longest_request() as usize - options.drawn() as usize;
+        let longest = longest_prompt(model.engine.longest_request() as usize, options.drawn())?;
         for (option, lengths) in [("lengths", &options.lengths), ("accuracy_lengths", &options.accuracy_lengths)] {
-            if let Some(length) = lengths.iter().find(|length| !(16..=longest).contains(length)) {
+            if let Some(length) = lengths.iter().find(|length| !(SHORTEST..=longest).contains(length)) {
                 return Err(Error::invalid(
                     option,
-                    format!("{length}: from 16 to {longest} tokens, with {} for the answer", options.drawn()),
+                    format!("{length}: from {SHORTEST} to {longest} tokens, with {} for the answer", options.drawn()),
                 ));
             }
         }
@@ -64,8 +97,8 @@ impl Work {
     pub fn run(mut self, daemon: &Daemon, job: &Job) -> Result<Value, Error> {
         let cancelled = || job.is_cancelled() || daemon.life.stage() == Stage::Draining;
         job.advance("reading texts".into(), 0.0);
-        let texts =
-            Texts::of_corpus(&daemon.config.model, self.model.engine.model().vocabulary as usize, &self.options.corpus, self.options.seed)?;
+        let (vocabulary, of) = (self.model.engine.model().vocabulary as usize, (self.options.corpus.as_slice(), self.options.seed));
+        let texts = Texts::of_corpus(&daemon.config.model, vocabulary, of, &cancelled)?;
         hashed(&self.model, &cancelled)?;
         self.choose()?;
         let speed_part = if self.options.accuracy_lengths.is_empty() { 1.0 } else { 0.4 };
@@ -73,7 +106,7 @@ impl Work {
         let work: f64 = self.lengths.iter().map(|&length| length as f64).sum();
         let mut done = 0.0;
         for &length in &self.lengths {
-            let prompt = texts.one(length).map_err(|error| Error::new(ErrorKind::InvalidRequest, error).at("corpus"))?;
+            let prompt = texts.one(length, &cancelled).map_err(|error| refusal(error).at("corpus"))?;
             let at = |part: f64| speed_part * (done + part * length as f64) / work;
             let (found, again) =
                 self.time(&prompt, &|tier, part| job.advance(format!("timing {length} tokens, {tier}"), at(part)), &cancelled)?;
@@ -179,7 +212,8 @@ impl Work {
             }
         }
         let attends = self.model.engine.status().attention_seconds > 0.0;
-        let row = |((tier, _), samples): (&(String, TableSet), &Vec<Sample>)| {
+        let row = |((tier, tables), samples): (&(String, TableSet), &Vec<Sample>)| {
+            let timed = Timed::of(tables);
             let of = |value: fn(&Sample) -> f64| {
                 let mut all: Vec<f64> = samples.iter().map(value).collect();
                 all.sort_by(f64::total_cmp);
@@ -189,11 +223,11 @@ impl Work {
             PriceSpeed {
                 length: prompt.len(),
                 tier: tier.clone(),
-                ttft_ms,
-                ttft_spread_ms,
-                tpot_ms,
-                tpot_spread_ms,
-                attention_ms: attends.then(|| of(|s| s.attention_ms).0),
+                ttft_ms: timed.prefill.then_some(ttft_ms),
+                ttft_spread_ms: timed.prefill.then_some(ttft_spread_ms),
+                tpot_ms: timed.decode.then_some(tpot_ms),
+                tpot_spread_ms: timed.decode.then_some(tpot_spread_ms),
+                attention_ms: (attends && timed.prefill).then(|| of(|s| s.attention_ms).0),
                 prefill_skipped: of(|s| s.prefill_skipped).0,
                 decode_skipped: of(|s| s.decode_skipped).0,
                 rounds,
@@ -204,31 +238,15 @@ impl Work {
 
     /// One request, and whether nothing else ran beside it.
     fn sample(&self, prompt: &[u32], tables: &TableSet, cancelled: &dyn Fn() -> bool) -> Result<(Sample, bool), Error> {
-        let drawn = self.options.drawn();
-        let request = Request {
-            prompt: prompt.to_vec(),
-            max_tokens: drawn,
-            sampling: SamplingParams::default(),
-            ignore_eos: true,
-            priority: Priority::Background,
-            deadline: None,
-            client: ClientId(rustix::process::geteuid().as_raw()),
-            tables: Some(tables.clone()),
-            steering: Default::default(),
-            reuse: false,
-            measure: false,
-        };
+        let drawn = Timed::of(tables).drawn(self.options.drawn());
         let before = self.model.engine.status();
-        let answer = ask(&self.model.engine, request, cancelled).map_err(|error| match error {
-            AskError::Cancelled => Error::new(ErrorKind::Cancelled, "cancelled"),
-            other => Error::new(ErrorKind::Internal, other.to_string()),
-        })?;
+        let answer = ask(&self.model.engine, asking::request(prompt.to_vec(), drawn, tables.clone()), cancelled).map_err(asking::failed)?;
         let (after, usage) = (self.model.engine.status(), answer.finished.usage);
-        let alone = before.running == 0 && after.prompt_tokens - before.prompt_tokens == prompt.len() as u64;
+        let alone = before.running == 0 && after.prompt_tokens.saturating_sub(before.prompt_tokens) == prompt.len() as u64;
         let ms = |seconds: f64| 1e3 * seconds;
         let sample = Sample {
             ttft_ms: ms(usage.prefill_time.as_secs_f64()),
-            tpot_ms: ms(usage.decode_time.as_secs_f64()) / f64::from(drawn - 1),
+            tpot_ms: ms(usage.decode_time.as_secs_f64()) / f64::from(drawn.saturating_sub(1).max(1)),
             attention_ms: ms(after.attention_seconds - before.attention_seconds),
             prefill_skipped: usage.prefill.counters.share(),
             decode_skipped: usage.decode.counters.share(),
@@ -239,7 +257,7 @@ impl Work {
     /// From the times of the lowest tier that decode has: the shortest length from which on every length gains.
     fn break_even(&self, speed: &[PriceSpeed]) -> Option<BreakEven> {
         let (tier, _) = self.tiers.iter().find(|(_, tables)| tables.decode.is_some())?;
-        let of = |name: &str, length: usize| speed.iter().find(|s| s.tier == name && s.length == length).map(|s| s.tpot_ms);
+        let of = |name: &str, length: usize| speed.iter().find(|s| s.tier == name && s.length == length)?.tpot_ms;
         let measured: Vec<(usize, f64, f64)> =
             self.lengths.iter().filter_map(|&length| Some((length, of("dense", length)?, of(tier, length)?))).collect();
         let gains = measured.iter().rev().take_while(|(_, dense, skip)| skip < dense).last();
@@ -281,5 +299,37 @@ trait Drawn {
 impl Drawn for PriceOptions {
     fn drawn(&self) -> u32 {
         self.decode_tokens.unwrap_or(32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skip_engine::handle::NamedTable;
+    use skip_tables::ScaleTable;
+
+    #[test]
+    fn an_answer_longer_than_the_context_is_refused_and_wraps_nothing() {
+        assert_eq!(longest_prompt(4096, 32).unwrap(), 4064);
+        for (request, drawn) in [(31, 32), (32, 32), (40, 32), (0, 2)] {
+            let error = longest_prompt(request, drawn).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("decode_tokens"), "{error}");
+        }
+        assert_eq!(longest_prompt(48, 32).unwrap(), SHORTEST);
+    }
+
+    #[test]
+    fn a_tier_is_timed_in_the_phases_that_have_it() {
+        let table = ScaleTable::new(vec![(16, 2.0).into()], None).unwrap();
+        let hash = table.digest().to_string();
+        let table = Some(Arc::new(NamedTable { table, tier: None, origin: "a test".into(), hash }));
+        let of = |prefill: bool, decode: bool| {
+            Timed::of(&TableSet { prefill: table.clone().filter(|_| prefill), decode: table.clone().filter(|_| decode) })
+        };
+        assert_eq!(of(false, false), Timed { prefill: true, decode: true }, "dense");
+        for (prefill, decode) in [(true, false), (false, true), (true, true)] {
+            assert_eq!(of(prefill, decode), Timed { prefill, decode });
+        }
+        assert_eq!((of(true, false).drawn(32), of(false, true).drawn(32)), (1, 32), "no answer is drawn to be left out");
     }
 }

@@ -76,7 +76,7 @@ impl Record {
         std::fs::create_dir_all(state_dir)?;
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
-        replace_file(&path(state_dir), &text, false)
+        replace_file(&path(state_dir), &text, false).map(drop)
     }
 }
 

@@ -5,9 +5,10 @@ use super::{Context, job};
 use crate::cli::{self, CalibratePhaseArg};
 use crate::failure::Failure;
 use crate::format::percent;
-use crate::output::columns;
+use crate::output::{self, columns};
 use serde_json::Value;
 use skip_client::protocol::{CalibrateOptions, CalibratePhase, Calibrated, CalibratedPhase};
+use skip_tables::Tier;
 
 pub async fn run(context: &Context, args: cli::Calibrate) -> Result<(), Failure> {
     let options = options(args)?;
@@ -16,12 +17,14 @@ pub async fn run(context: &Context, args: cli::Calibrate) -> Result<(), Failure>
     };
     let client = context.connect().await?;
     let found: Calibrated = job::finish(&client, "calibrate", options).await?;
+    found.notes.iter().for_each(|note| output::note(note));
     context.show(&found, text)
 }
 
 fn options(args: cli::Calibrate) -> Result<CalibrateOptions, Failure> {
     let defaults = CalibrateOptions::default();
-    let shares = if args.target_sparsity.is_empty() { defaults.target_sparsity } else { args.target_sparsity };
+    let shares = args.target_sparsity.iter().map(|tier| tier.share()).collect();
+    let shares = if args.target_sparsity.is_empty() { defaults.target_sparsity } else { shares };
     Ok(CalibrateOptions {
         phase: match args.phase {
             CalibratePhaseArg::Prefill => CalibratePhase::Prefill,
@@ -32,7 +35,7 @@ fn options(args: cli::Calibrate) -> Result<CalibrateOptions, Failure> {
         bin_min: args.bin_min,
         bin_step: args.bin_step,
         target_sparsity: shares,
-        deploy: args.deploy,
+        deploy: args.deploy.map(Tier::share),
         mass_ratio: args.mass_ratio,
         // The daemon reads them, from where it is.
         corpus: args.corpus.iter().map(|path| absolute(path)).collect::<Result<_, _>>()?,
@@ -44,7 +47,8 @@ fn options(args: cli::Calibrate) -> Result<CalibrateOptions, Failure> {
     })
 }
 
-fn text(found: &Calibrated) -> String {
+/// What was found, to be read.
+pub fn text(found: &Calibrated) -> String {
     let mut out: Vec<String> = found.phases.iter().map(phase).collect();
     if !found.check.is_empty() {
         let mut rows = vec![["on other texts", "from", "tier", "skips", "a text", "texts"].map(str::to_owned).to_vec()];
@@ -92,6 +96,24 @@ mod tests {
     use super::*;
     use serde_json::json;
     use skip_client::protocol::{CalibratedRow, CalibratedTier, CheckedBin};
+
+    #[test]
+    fn shares_are_taken_as_such_and_as_percentages() {
+        let read = |args: &[&str]| {
+            let all = ["skipctl", "calibrate"].iter().chain(args).copied();
+            let cli::Command::Calibrate(args) = <cli::Cli as clap::Parser>::try_parse_from(all)?.command else { panic!() };
+            let options = options(args).unwrap();
+            Ok::<_, clap::Error>((options.target_sparsity, options.deploy))
+        };
+        for args in [["--target-sparsity", "0.5,0.625", "--deploy", "0.625"], ["--target-sparsity", "50%,62.5%", "--deploy", "62.5%"]] {
+            assert_eq!(read(&args).unwrap(), (vec![0.5, 0.625], Some(0.625)));
+        }
+        assert_eq!(read(&["--target-sparsity", ".3", "75%"]).unwrap().0, [0.3, 0.75]);
+        assert_eq!(read(&[]).unwrap().0, CalibrateOptions::default().target_sparsity);
+        for wrong in ["0", "100%", "-5%", "half"] {
+            assert!(read(&["--target-sparsity", wrong]).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_ladder_reads_as_a_table() {

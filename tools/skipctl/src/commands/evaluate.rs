@@ -4,39 +4,30 @@ use super::{Context, job};
 use crate::cli;
 use crate::failure::{Failure, Verdict};
 use crate::output::{self, columns};
+use crate::saved::Saved;
 use serde_json::Value;
 use skip_client::protocol::EvaluateOptions;
 use std::path::{Path, PathBuf};
 
 pub async fn run(context: &Context, args: cli::Evaluate) -> Result<(), Failure> {
-    let save = args.save_results.clone();
-    if let Some(path) = &save {
-        can_be_written(path)?;
-    }
+    let save = args.save_results.clone().map(Saved::at).transpose()?;
     let Value::Object(options) = serde_json::to_value(options(args)?).unwrap_or_default() else {
         return Err(Failure::Usage("the options are no object".into()));
     };
     let client = context.connect().await?;
     let found: Value = job::finish(&client, "evaluate", options).await?;
-    if let Some(path) = save {
-        let text = serde_json::to_string_pretty(&found["results"]).unwrap_or_default();
-        std::fs::write(&path, text + "\n").map_err(|error| Failure::Io(path.display().to_string(), error))?;
-    }
+    let saved = save.map_or(Ok(()), |file| file.write(&serde_json::to_string_pretty(&found["results"]).unwrap_or_default()));
     for note in found["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         output::note(note);
     }
+    // What took an hour is shown, whatever became of its file.
     context.show(&found, text)?;
+    saved?;
     match found["verdict"].as_str() {
         Some("fail") => Err(Failure::Verdict(Verdict::Fail)),
         Some("inconclusive") => Err(Failure::Verdict(Verdict::Inconclusive)),
         _ => Ok(()),
     }
-}
-
-/// That the folder of a file is there is known before an hour of asking, not behind it.
-fn can_be_written(path: &Path) -> Result<(), Failure> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::read_dir(folder).map(drop).map_err(|error| Failure::Io(folder.display().to_string(), error))
 }
 
 fn options(args: cli::Evaluate) -> Result<EvaluateOptions, Failure> {
@@ -70,7 +61,8 @@ pub fn absolute(path: &Path) -> Result<String, Failure> {
     named.ok_or_else(|| Failure::Usage(format!("{}: a path to the daemon must be UTF-8", path.display())))
 }
 
-fn text(found: &Value) -> String {
+/// What was found, to be read.
+pub fn text(found: &Value) -> String {
     let arms = found["results"]["arms"].as_array().map(Vec::as_slice).unwrap_or_default();
     let heads = ["arm", "task", "items", "dense", "arm", "drop", "95 % interval", "would show", "left out", "verdict"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];

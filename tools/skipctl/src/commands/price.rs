@@ -5,10 +5,11 @@ use super::evaluate::absolute;
 use super::{Context, job};
 use crate::cli;
 use crate::failure::Failure;
-use crate::format::percent;
-use crate::output::columns;
+use crate::format::{percent, times};
+use crate::output::{self, columns};
+use crate::saved::Saved;
 use serde_json::Value;
-use skip_client::protocol::{Price, PriceOptions};
+use skip_client::protocol::{Price, PriceOptions, PriceSpeed};
 
 pub async fn run(context: &Context, args: cli::Price) -> Result<(), Failure> {
     let options = PriceOptions {
@@ -27,35 +28,41 @@ pub async fn run(context: &Context, args: cli::Price) -> Result<(), Failure> {
     };
     // Before hours of measuring, not behind them.
     std::fs::create_dir_all(&args.work_dir).map_err(|error| Failure::Io(args.work_dir.display().to_string(), error))?;
+    let file = Saved::at(args.work_dir.join("price.json"))?;
     let client = context.connect().await?;
     let gpu = client.status().await?.backend.is_some_and(|backend| backend.name == "cuda");
     let before = Clocks::read(gpu);
     let mut found: Price = job::finish(&client, "price", options).await?;
     let clocks = Clocks::read(gpu).warnings(&before).join("; ");
     found.clocks = [clocks, found.clocks].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
-    let path = args.work_dir.join("price.json");
-    let text = serde_json::to_string_pretty(&found).unwrap_or_default();
-    std::fs::write(&path, text + "\n").map_err(|error| Failure::Io(path.display().to_string(), error))?;
-    let path = path.display();
-    context.show(&found, |found| format!("{}written to {path}: skipctl report --price-json {path} --out price.html", text_of(found)))
+    if !found.clocks.is_empty() {
+        output::note(&found.clocks);
+    }
+    let saved = file.write(&serde_json::to_string_pretty(&found).unwrap_or_default());
+    let path = file.path().display();
+    context.show(&found, |found| match &saved {
+        Ok(()) => format!("{}written to {path}: skipctl report --price-json {path} --out price.html", text(found)),
+        Err(_) => text(found),
+    })?;
+    saved
 }
 
-fn text_of(found: &Price) -> String {
+/// What was found, to be read.
+pub fn text(found: &Price) -> String {
     let heads = ["tokens", "tier", "TTFT ms", "dense / tier", "TPOT ms", "dense / tier", "attention ms", "skipped"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for speed in &found.speed {
         let dense = found.speed.iter().find(|dense| dense.length == speed.length && dense.tier == "dense");
-        let times = |of: fn(&skip_client::protocol::PriceSpeed) -> f64| {
-            dense.map_or("–".into(), |dense| format!("{:.2}×", of(dense) / of(speed).max(1e-9)))
-        };
+        let than_dense = |of: fn(&PriceSpeed) -> Option<f64>| times(dense.and_then(of), of(speed));
+        let ms = |time: Option<f64>, digits: usize| time.map_or("–".into(), |ms| format!("{ms:.digits$}"));
         rows.push(vec![
             speed.length.to_string(),
             speed.tier.clone(),
-            format!("{:.2}", speed.ttft_ms),
-            times(|s| s.ttft_ms),
-            format!("{:.3}", speed.tpot_ms),
-            times(|s| s.tpot_ms),
-            speed.attention_ms.map_or("–".into(), |ms| format!("{ms:.2}")),
+            ms(speed.ttft_ms, 2),
+            than_dense(|s| s.ttft_ms),
+            ms(speed.tpot_ms, 3),
+            than_dense(|s| s.tpot_ms),
+            ms(speed.attention_ms, 2),
             format!("{}, {}", percent(speed.prefill_skipped), percent(speed.decode_skipped)),
         ]);
     }
@@ -77,4 +84,20 @@ fn text_of(found: &Price) -> String {
         };
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_that_a_tier_does_not_have_has_no_time() {
+        let speed =
+            |tier: &str, ttft_ms, tpot_ms| PriceSpeed { length: 4096, tier: tier.into(), ttft_ms, tpot_ms, ..PriceSpeed::default() };
+        let rows = vec![speed("dense", Some(100.0), Some(4.0)), speed("50%", None, Some(2.0)), speed("60%", Some(50.0), Some(0.0))];
+        let text = text(&Price { speed: rows, ..Price::default() });
+        assert!(text.contains("4096    50%    –        –             2.000    2.00×"), "{text}");
+        assert!(text.contains("4096    60%    50.00    2.00×         0.000    not timed"), "{text}");
+        assert!(!text.contains("inf") && !text.contains("NaN"), "{text}");
+    }
 }

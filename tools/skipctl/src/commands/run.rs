@@ -148,6 +148,6 @@ fn write(path: &Path, value: &serde_json::Value) -> Result<(), Failure> {
     text.push(b'\n');
     match fs::metadata(path) {
         Ok(there) if !there.is_file() => fs::write(path, text).map_err(wrong),
-        _ => skip_tables::replace_file(path, &text, false).map_err(wrong),
+        _ => skip_tables::replace_file(path, &text, false).map(drop).map_err(wrong),
     }
 }

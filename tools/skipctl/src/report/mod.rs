@@ -3,7 +3,11 @@
 mod chart;
 mod heat;
 mod html;
+mod limits;
 
+pub use limits::check;
+
+use crate::format::{ratio, times};
 use chart::{Chart, Point, Series};
 use html::{Html, escape};
 use skip_client::protocol::{Price, PriceAccuracy, PriceSpeed};
@@ -70,7 +74,7 @@ fn speedups(run: &Price, name: impl Fn(&str) -> String, time: impl Fn(&PriceSpee
         let of_tier = run.speed.iter().filter(|s| s.tier == tier);
         let point = |s: &PriceSpeed| {
             let (dense, own) = (time(dense(run, s.length)?)?, time(s)?);
-            (own > 0.0).then(|| Point::new(s.length as f64, dense / own))
+            Some(Point::new(s.length as f64, ratio(dense, own)?))
         };
         Series { name: name(tier), points: of_tier.filter_map(point).collect(), look: None }
     };
@@ -80,9 +84,9 @@ fn speedups(run: &Price, name: impl Fn(&str) -> String, time: impl Fn(&PriceSpee
 fn speed(out: &mut Html, run: &Price) {
     out.push("<h3>Speed</h3>");
     let charts: [(&str, TimeOf); 3] = [
-        ("Time to the first token, dense / tier", |s| Some(s.ttft_ms)),
+        ("Time to the first token, dense / tier", |s| s.ttft_ms),
         ("Attention in prefill, dense / tier", |s| s.attention_ms),
-        ("Time of a further token, dense / tier", |s| Some(s.tpot_ms)),
+        ("Time of a further token, dense / tier", |s| s.tpot_ms),
     ];
     out.push("<div class=charts>");
     for (title, time) in charts {
@@ -92,11 +96,10 @@ fn speed(out: &mut Html, run: &Price) {
         }
     }
     out.push("</div>");
-    let ms = |x: f64| format!("{x:.2}");
-    let spread = |[low, high]: [f64; 2]| format!("{low:.2}–{high:.2}");
+    let ms = |x: Option<f64>| x.map_or("–".into(), |x| format!("{x:.2}"));
+    let spread = |x: Option<[f64; 2]>| x.map_or("–".into(), |[low, high]| format!("{low:.2}–{high:.2}"));
     let row = |s: &PriceSpeed| {
-        let times = dense(run, s.length).map_or(1.0, |dense| dense.ttft_ms / s.ttft_ms.max(1e-9));
-        let attention = s.attention_ms.map_or("–".into(), ms);
+        let than_dense = times(dense(run, s.length).and_then(|dense| dense.ttft_ms), s.ttft_ms);
         let skipped = [s.prefill_skipped, s.decode_skipped].map(percent);
         let [prefill, decode] = skipped;
         vec![
@@ -104,8 +107,8 @@ fn speed(out: &mut Html, run: &Price) {
             s.tier.clone(),
             ms(s.ttft_ms),
             spread(s.ttft_spread_ms),
-            format!("{times:.2}×"),
-            attention,
+            than_dense,
+            ms(s.attention_ms),
             ms(s.tpot_ms),
             spread(s.tpot_spread_ms),
             prefill,
@@ -190,7 +193,7 @@ fn break_even(out: &mut Html, run: &Price) {
         None => format!("<p>At no measured length ({tier}).</p>"),
     });
     let row = |&(length, dense, skip): &(usize, f64, f64)| {
-        vec![length.to_string(), format!("{dense:.3}"), format!("{skip:.3}"), format!("{:.2}×", dense / skip.max(1e-9))]
+        vec![length.to_string(), format!("{dense:.3}"), format!("{skip:.3}"), times(Some(dense), Some(skip))]
     };
     out.folded(
         "Times of a token",
@@ -212,7 +215,7 @@ fn layers(out: &mut Html, run: &Price) {
 fn side_by_side(out: &mut Html, runs: &[Price]) {
     out.push("<div class=charts>");
     let charts: [(&str, TimeOf); 2] =
-        [("Time to the first token, dense / tier", |s| Some(s.ttft_ms)), ("Time of a further token, dense / tier", |s| Some(s.tpot_ms))];
+        [("Time to the first token, dense / tier", |s| s.ttft_ms), ("Time of a further token, dense / tier", |s| s.tpot_ms)];
     for (chart, time) in charts {
         // A colour a tier, a dash a run.
         let mut tiers: Vec<String> = Vec::new();
@@ -246,10 +249,10 @@ mod tests {
         let speed = |length, tier: &str, ttft_ms: f64| PriceSpeed {
             length,
             tier: tier.into(),
-            ttft_ms,
-            ttft_spread_ms: [ttft_ms - 1.0, ttft_ms + 1.0],
-            tpot_ms: ttft_ms / 100.0,
-            tpot_spread_ms: [0.1, 0.2],
+            ttft_ms: Some(ttft_ms),
+            ttft_spread_ms: Some([ttft_ms - 1.0, ttft_ms + 1.0]),
+            tpot_ms: Some(ttft_ms / 100.0),
+            tpot_spread_ms: Some([0.1, 0.2]),
             attention_ms: Some(ttft_ms / 2.0),
             rounds: 3,
             ..PriceSpeed::default()
@@ -291,6 +294,18 @@ mod tests {
         for outside in ["http://", "https://", "<script", "<link", "src=", "@import", "url("] {
             assert!(!page.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside}");
         }
+        assert!(!page.contains("NaN") && !page.contains("inf"));
+    }
+
+    #[test]
+    fn times_that_make_no_number_are_words() {
+        let mut odd = run("");
+        odd.speed[1].ttft_ms = Some(0.0);
+        odd.speed[3].ttft_ms = Some(1e-12);
+        odd.speed[1].tpot_ms = None;
+        odd.break_even = Some(BreakEven { length: None, tier: "50%".into(), measured: vec![(8192, 1.0, 0.0)] });
+        let page = page(&[odd]);
+        assert!(check(&run("")).is_ok() && page.matches("not timed").count() == 3 && page.contains("<td>–</td>"), "{page}");
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }
 

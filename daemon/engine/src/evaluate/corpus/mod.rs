@@ -14,6 +14,7 @@ pub use inspect::Refusal;
 pub use kind::Kind;
 pub use stretch::{Passage, Passages};
 
+use crate::regular::Cancelled;
 use gather::Document;
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ const SYSTEM: [&str; 7] = [
 pub struct Limits {
     /// Bytes of one file; the rest of it is left.
     pub file_bytes: u64,
-    /// Bytes of one kind of text in all.
+    /// Bytes of one kind of text in all, of folders and of files that are named.
     pub kind_bytes: u64,
     /// Entries of folders looked at.
     pub entries: usize,
@@ -70,8 +71,8 @@ pub enum CorpusError {
         /// Why.
         refusal: Refusal,
     },
-    /// Neither a file nor a folder.
-    #[error("{}: neither a file nor a folder", path.display())]
+    /// Neither a file nor a folder: a pipe, a device, or a file that the kernel makes up.
+    #[error("{}: neither a regular file nor a folder", path.display())]
     Special {
         /// Which.
         path: PathBuf,
@@ -86,6 +87,9 @@ pub enum CorpusError {
         /// Bytes that one kind must have.
         needed: usize,
     },
+    /// It was told to end.
+    #[error("cancelled")]
+    Cancelled,
     /// A passage longer than what there is of its kind.
     #[error("a passage of {wanted} bytes was asked for; half of the {kind} has {found}. Name longer texts")]
     Exhausted {
@@ -122,18 +126,18 @@ impl Corpus {
     ///
     /// # Errors
     /// A path cannot be read, a file that is named itself is refused, or there is too little text. Files of folders that are no text are
-    /// left out and counted.
-    pub fn load(paths: &[PathBuf], limits: &Limits) -> Result<Self, CorpusError> {
-        Self::of(gather::gather(paths, limits)?, limits)
+    /// left out and counted. Or it was cancelled.
+    pub fn load(paths: &[PathBuf], limits: &Limits, cancelled: Cancelled<'_>) -> Result<Self, CorpusError> {
+        Self::of(gather::gather(paths, limits, cancelled)?, limits)
     }
 
     /// What the system has.
     ///
     /// # Errors
-    /// Too little text: a small image has no documentation.
-    pub fn of_system(limits: &Limits) -> Result<Self, CorpusError> {
+    /// Too little text: a small image has no documentation. Or it was cancelled.
+    pub fn of_system(limits: &Limits, cancelled: Cancelled<'_>) -> Result<Self, CorpusError> {
         let there: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).filter(|path| Path::new(path).is_dir()).collect();
-        Self::load(&there, limits)
+        Self::load(&there, limits, cancelled)
     }
 
     fn of(gathered: gather::Gathered, limits: &Limits) -> Result<Self, CorpusError> {
@@ -178,7 +182,7 @@ impl Corpus {
         self.files
     }
 
-    /// Files of folders left out: no text, unreadable, said elsewhere, or of a kind there is too little of.
+    /// Files left out: no room for their kind, or of folders: no text, unreadable, said elsewhere, or of a kind there is too little of.
     pub fn skipped(&self) -> usize {
         self.skipped
     }

@@ -78,7 +78,7 @@ pub struct Passage {
 }
 
 /// Passages one after the other. None overlaps another until all the text has been had.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Passages<'a> {
     kind: Kind,
     stretch: &'a Stretch,
@@ -118,6 +118,17 @@ impl<'a> Passages<'a> {
             self.at = rest % text.len();
         }
         Ok(Passage { text: piece, place: self.stretch.place(start), start, taken: end - start + rest })
+    }
+
+    /// Goes on as if the next passage had been taken; where there is less text than that, it stays.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        // Its error comes again with the text.
+        let _ = self.next(bytes);
+    }
+
+    /// Where the next passage begins, in bytes.
+    pub(crate) fn place(&self) -> usize {
+        self.at
     }
 
     /// Puts the last passage back, to take another in its place.

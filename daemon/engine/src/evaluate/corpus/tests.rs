@@ -1,6 +1,7 @@
 use super::*;
 use crate::evaluate::calibration::calibration_prompts;
 use crate::evaluate::{Framing, PromptError, testing};
+use crate::regular::NEVER;
 use std::collections::HashSet;
 
 fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
@@ -13,7 +14,7 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 
 fn refusal(bytes: &[u8]) -> Refusal {
     let dir = folder(&[("x.txt", bytes)]);
-    match Corpus::load(&[dir.path().join("x.txt")], &Limits::default()) {
+    match Corpus::load(&[dir.path().join("x.txt")], &Limits::default(), NEVER) {
         Err(CorpusError::Refused { refusal, .. }) => refusal,
         other => panic!("{other:?}"),
     }
@@ -49,10 +50,10 @@ fn scripts_without_spaces_are_text() {
 fn too_little_text_is_refused_and_repeating_it_does_not_help() {
     let once = testing::prose(20_000, 1);
     let dir = folder(&[("a.txt", once.repeat(10).as_bytes()), ("b.txt", once.as_bytes())]);
-    let error = Corpus::load(&[dir.path().to_owned()], &Limits::default()).unwrap_err();
+    let error = Corpus::load(&[dir.path().to_owned()], &Limits::default(), NEVER).unwrap_err();
     assert!(matches!(error, CorpusError::TooShort { found, files: 1, needed: 65_536 } if (19_000..21_000).contains(&found)), "{error}");
-    assert!(matches!(Corpus::load(&[dir.path().join("none")], &Limits::default()), Err(CorpusError::Io { .. })));
-    assert!(matches!(Corpus::load(&["/dev/null".into()], &Limits::default()), Err(CorpusError::Special { .. })));
+    assert!(matches!(Corpus::load(&[dir.path().join("none")], &Limits::default(), NEVER), Err(CorpusError::Io { .. })));
+    assert!(matches!(Corpus::load(&["/dev/null".into()], &Limits::default(), NEVER), Err(CorpusError::Special { .. })));
 }
 
 fn three_kinds() -> (tempfile::TempDir, Corpus) {
@@ -71,7 +72,7 @@ fn three_kinds() -> (tempfile::TempDir, Corpus) {
         ("i.txt", table.as_bytes()),
         ("h.txt", b"\xff\xff"),
     ]);
-    let corpus = Corpus::load(&[dir.path().to_owned()], &Limits::default()).unwrap();
+    let corpus = Corpus::load(&[dir.path().to_owned()], &Limits::default(), NEVER).unwrap();
     (dir, corpus)
 }
 
@@ -84,20 +85,58 @@ fn a_folder_gives_its_kinds_in_halves_and_leaves_the_rest() {
         let [calibration, check] = [Half::Calibration, Half::Check].map(|half| corpus.bytes(kind, half));
         assert!(calibration.min(check) * 3 > calibration.max(check), "{kind}: {calibration} and {check}");
     }
-    let again = Corpus::load(&[dir.path().to_owned()], &Limits::default()).unwrap();
+    let again = Corpus::load(&[dir.path().to_owned()], &Limits::default(), NEVER).unwrap();
     assert_eq!(again.digest(), corpus.digest());
     std::fs::write(dir.path().join("a.txt"), testing::prose(60_000, 99)).unwrap();
-    assert_ne!(Corpus::load(&[dir.path().to_owned()], &Limits::default()).unwrap().digest(), corpus.digest());
+    assert_ne!(Corpus::load(&[dir.path().to_owned()], &Limits::default(), NEVER).unwrap().digest(), corpus.digest());
 }
 
 #[test]
 fn reading_is_bounded() {
     let (dir, _) = three_kinds();
     let limits = Limits { file_bytes: 10_000, kind_bytes: 25_000, entries: 6, least_bytes: 1000 };
-    let corpus = Corpus::load(&[dir.path().to_owned()], &limits).unwrap();
+    let corpus = Corpus::load(&[dir.path().to_owned()], &limits, NEVER).unwrap();
     for kind in Kind::ALL {
         assert!(corpus.bytes(kind, Half::Calibration) + corpus.bytes(kind, Half::Check) <= 25_010, "{kind}");
     }
+}
+
+#[test]
+fn files_that_are_named_share_a_kind_s_limit_as_those_of_a_folder_do() {
+    let dir = folder(&[("a.txt", testing::prose(30_000, 1).as_bytes()), ("b.txt", testing::prose(30_000, 2).as_bytes())]);
+    let limits = Limits { kind_bytes: 40_000, least_bytes: 1000, ..Limits::default() };
+    let paths = ["a.txt", "b.txt", "a.txt"].map(|name| dir.path().join(name));
+    let corpus = Corpus::load(&paths, &limits, NEVER).unwrap();
+    let bytes = [Half::Calibration, Half::Check].map(|half| corpus.bytes(Kind::Prose, half)).iter().sum::<usize>();
+    assert!((35_000..=40_010).contains(&bytes), "{bytes}");
+    // The limit is the kind's that a file turns out to be of.
+    let script = |i| format!("#!/bin/sh\n{}", testing::prose(30_000, i));
+    let dir = folder(&[("a", script(3).as_bytes()), ("b", script(4).as_bytes())]);
+    let corpus = Corpus::load(&[dir.path().to_owned()], &limits, NEVER).unwrap();
+    let bytes = [Half::Calibration, Half::Check].map(|half| corpus.bytes(Kind::Source, half)).iter().sum::<usize>();
+    assert!((35_000..=40_010).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn pipes_and_the_kernels_files_are_not_waited_for() {
+    let dir = folder(&[("a.txt", testing::prose(200_000, 1).as_bytes())]);
+    let pipe = dir.path().join("pipe.txt");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    for path in [pipe.clone(), "/proc/self/status".into(), "/dev/zero".into()] {
+        let error = Corpus::load(std::slice::from_ref(&path), &Limits::default(), NEVER).unwrap_err();
+        assert!(matches!(error, CorpusError::Special { .. }), "{}: {error}", path.display());
+    }
+    assert_eq!(Corpus::load(&[dir.path().to_owned()], &Limits::default(), NEVER).unwrap().files(), 1);
+}
+
+#[test]
+fn reading_ends_when_it_is_told_to() {
+    let (dir, _) = three_kinds();
+    let files = std::sync::atomic::AtomicUsize::new(0);
+    let cancelled = || files.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 3;
+    let error = Corpus::load(&[dir.path().to_owned()], &Limits::default(), &cancelled).unwrap_err();
+    assert!(matches!(error, CorpusError::Cancelled), "{error}");
+    assert_eq!(files.into_inner(), 4, "no file is read behind the one at which it was told");
 }
 
 /// Sentences of the texts here carry numbers and are never the same twice.

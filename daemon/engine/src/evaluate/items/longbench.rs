@@ -6,6 +6,7 @@
 use super::read::{MAX_ITEMS, MAX_STRINGS, files, lines, name};
 use super::{Body, ItemsError, Question};
 use crate::evaluate::metric::{Metric, Reference};
+use crate::regular::Cancelled;
 use serde::Deserialize;
 use std::io::BufRead;
 use std::path::Path;
@@ -169,8 +170,8 @@ pub struct LongBench {
 /// Reads a folder: the datasets named in `only`, or the 13 of LongBench-E.
 ///
 /// # Errors
-/// A file is unreadable, too large or malformed; a name is none of LongBench's; there is nothing.
-pub fn open(folder: &Path, only: &[String]) -> Result<LongBench, ItemsError> {
+/// A file is unreadable, too large or malformed; a name is none of LongBench's; there is nothing; or it was cancelled.
+pub fn open(folder: &Path, only: &[String], cancelled: Cancelled<'_>) -> Result<LongBench, ItemsError> {
     if let Some(unknown) = only.iter().find(|wanted| !datasets().any(|known| known == *wanted)) {
         let all: Vec<&str> = datasets().collect();
         return Err(ItemsError::file(folder, format!("no dataset `{unknown}` (there are {})", all.join(", "))));
@@ -181,7 +182,7 @@ pub fn open(folder: &Path, only: &[String]) -> Result<LongBench, ItemsError> {
         let stem = stem.strip_suffix("_e").unwrap_or(&stem);
         let wanted = |dataset: &&Dataset| if only.is_empty() { dataset.e } else { only.iter().any(|name| name == dataset.name) };
         match DATASETS.iter().find(|dataset| dataset.name == stem).filter(wanted) {
-            Some(_) => out.questions.extend(parse(stem, &path, super::read::open(&path)?)?),
+            Some(_) => out.questions.extend(parse(stem, &path, super::read::open(&path, cancelled)?)?),
             None => out.left_out.push(name(&path)),
         }
         if out.questions.len() > MAX_ITEMS {

@@ -3,13 +3,16 @@
 //! CSV has no heading: question, four choices, letter; the subject is the file's name without `_test`, `_val` or `_dev`. A line of JSON has
 //! `question`, `choices` (four), `answer` (0 to 3, or a letter) and `subject`, as the copies on dataset hubs have them.
 
-use super::read::{MAX_FILE, MAX_ITEMS, bounded, files, lines, name};
+use super::read::{MAX_ITEMS, bounded, files, lines, name};
 use super::{Body, ItemsError, Question, csv};
 use crate::evaluate::metric::{Metric, Reference};
+use crate::regular::Cancelled;
 use serde::Deserialize;
 use std::io::BufRead;
 use std::path::Path;
 
+/// Bytes of one CSV file; the largest of the original has 2.1 MB.
+const MAX_CSV: u64 = 64 << 20;
 const LETTERS: [&str; 4] = ["A", "B", "C", "D"];
 
 #[derive(Deserialize)]
@@ -31,16 +34,16 @@ enum Answer {
 /// The questions of a CSV or JSONL file, or of all such files of a folder.
 ///
 /// # Errors
-/// A file is unreadable, too large or malformed; none has a question.
-pub fn open(path: &Path) -> Result<Vec<Question>, ItemsError> {
+/// A file is unreadable, too large or malformed; none has a question; or it was cancelled.
+pub fn open(path: &Path, cancelled: Cancelled<'_>) -> Result<Vec<Question>, ItemsError> {
     let sources = if path.is_dir() { files(path, &["csv", "jsonl"])? } else { vec![path.to_owned()] };
     let mut out = Vec::new();
     for source in &sources {
         if source.extension().is_some_and(|e| e == "csv") {
-            let bytes = bounded(source, MAX_FILE).map_err(|detail| ItemsError::file(source, detail))?;
+            let bytes = bounded(source, MAX_CSV, cancelled).map_err(|detail| ItemsError::file(source, detail))?;
             out.extend(parse_csv(source, &bytes)?);
         } else {
-            out.extend(parse_jsonl(source, super::read::open(source)?)?);
+            out.extend(parse_jsonl(source, super::read::open(source, cancelled)?)?);
         }
         if out.len() > MAX_ITEMS {
             return Err(ItemsError::file(path, format!("more than the limit of {MAX_ITEMS} questions")));

@@ -1,5 +1,6 @@
 //! Bounded reading of files of items, with errors that name the file and the line.
 
+use crate::regular::{self, Cancelled, Links, Watched};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -57,27 +58,15 @@ impl ItemsError {
 }
 
 /// A regular file's bytes, at most `most`.
-pub(crate) fn bounded(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    // Opening a pipe would wait for its other end.
-    if !std::fs::metadata(path).map_err(|e| e.to_string())?.is_file() {
-        return Err("not a file".into());
-    }
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
-    if bytes.len() as u64 > most {
-        return Err(format!("larger than the limit of {most} bytes"));
-    }
-    Ok(bytes)
+pub(crate) fn bounded(path: &Path, most: u64, cancelled: Cancelled<'_>) -> Result<Vec<u8>, String> {
+    let file = regular::open(path, Links::Followed).map_err(|e| e.to_string())?;
+    regular::whole(Watched::new(file, cancelled), most).map_err(|e| e.to_string())
 }
 
 /// A regular file, to be read line by line.
-pub(super) fn open(path: &Path) -> Result<impl BufRead + use<>, ItemsError> {
-    let io = |source| ItemsError::Io { path: path.to_owned(), source };
-    if !std::fs::metadata(path).map_err(io)?.is_file() {
-        return Err(ItemsError::file(path, "not a file"));
-    }
-    Ok(BufReader::new(std::fs::File::open(path).map_err(io)?.take(MAX_FILE)))
+pub(super) fn open<'a>(path: &Path, cancelled: Cancelled<'a>) -> Result<impl BufRead + use<'a>, ItemsError> {
+    let file = regular::open(path, Links::Followed).map_err(|source| ItemsError::Io { path: path.to_owned(), source })?;
+    Ok(BufReader::new(Watched::new(file, cancelled).take(MAX_FILE)))
 }
 
 /// Calls `each` with the number and text of every line that is not blank.

@@ -8,6 +8,7 @@
 use super::read::{MAX_ITEMS, MAX_STRINGS, MAX_TOKENS, lines, name};
 use super::{Body, ItemsError, Question};
 use crate::evaluate::metric::{Metric, Reference};
+use crate::regular::Cancelled;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -40,9 +41,9 @@ enum Answers {
 /// The questions of a file.
 ///
 /// # Errors
-/// It is unreadable, too large, malformed or empty.
-pub fn open(path: &Path) -> Result<Vec<Question>, ItemsError> {
-    let out = parse(path, super::read::open(path)?)?;
+/// It is unreadable, too large, malformed or empty; or it was cancelled.
+pub fn open(path: &Path, cancelled: Cancelled<'_>) -> Result<Vec<Question>, ItemsError> {
+    let out = parse(path, super::read::open(path, cancelled)?)?;
     if out.is_empty() { Err(ItemsError::file(path, "no question")) } else { Ok(out) }
 }
 

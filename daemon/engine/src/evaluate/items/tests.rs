@@ -1,6 +1,7 @@
 use super::*;
 use crate::evaluate::metric::Metric;
 use crate::evaluate::testing;
+use crate::regular::NEVER;
 use std::path::Path;
 
 fn csv(text: &str) -> Result<Vec<Question>, String> {
@@ -82,15 +83,15 @@ fn longbench_is_read_from_its_folder_dataset_by_dataset() {
     put("trec_e.jsonl", r#"{"input": "Q", "context": "C", "answers": ["Date"], "all_classes": ["Date", "Place"]}"#);
     put("dureader.jsonl", "{}");
     put("musique.jsonl", "{}");
-    let read = longbench::open(dir.path(), &[]).unwrap();
+    let read = longbench::open(dir.path(), &[], NEVER).unwrap();
     assert_eq!(read.left_out, ["dureader.jsonl", "musique.jsonl"]);
     let [qasper, trec] = read.questions.as_slice() else { panic!("{:?}", read.questions) };
     assert_eq!((qasper.id.as_str(), qasper.max_tokens, qasper.reference.metric), ("longbench/qasper/7f", 128, Metric::QaF1));
     let Body::User { content, .. } = &qasper.body else { panic!() };
     assert!(content.contains("Article: Because {input}.\n\n") && content.ends_with("Question: Why {x}?\n\nAnswer:"), "{content}");
     assert!(matches!(&trec.body, Body::Raw(text) if text.ends_with("\n\nC\nQ")) && trec.reference.first_line);
-    assert!(longbench::open(dir.path(), &["nope".into()]).unwrap_err().to_string().contains("no dataset `nope`"));
-    assert!(longbench::open(dir.path(), &["lcc".into()]).unwrap_err().to_string().contains("no questions"));
+    assert!(longbench::open(dir.path(), &["nope".into()], NEVER).unwrap_err().to_string().contains("no dataset `nope`"));
+    assert!(longbench::open(dir.path(), &["lcc".into()], NEVER).unwrap_err().to_string().contains("no questions"));
     assert_eq!(longbench::datasets().count(), 16);
 }
 
@@ -145,4 +146,26 @@ fn the_digest_is_of_what_is_asked_and_how_it_is_scored() {
     assert!(
         digest([&item]) != digest([&other]) && digest([&item]) != digest([&right]) && digest([&item, &other]) != digest([&other, &item])
     );
+}
+
+#[test]
+fn only_regular_files_are_read_and_reading_ends_when_it_is_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe.jsonl");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    for path in [pipe.as_path(), Path::new("/proc/self/status"), Path::new("/dev/zero")] {
+        let errors = [
+            mmlu::open(path, NEVER).map(drop).unwrap_err().to_string(),
+            tasks::open(path, NEVER).map(drop).unwrap_err().to_string(),
+            crate::evaluate::ruler::QuestionSet::open(path, NEVER).map(drop).unwrap_err().to_string(),
+            crate::evaluate::results::Results::open(path, NEVER).map(drop).unwrap_err().to_string(),
+        ];
+        for error in errors {
+            assert!(error.contains("not a regular file"), "{}: {error}", path.display());
+        }
+    }
+    let lines = dir.path().join("lines.jsonl");
+    std::fs::write(&lines, "{\"prompt\": \"a\", \"answers\": \"b\", \"metric\": \"exact\"}\n").unwrap();
+    assert_eq!(tasks::open(&lines, NEVER).unwrap().len(), 1);
+    assert!(tasks::open(&lines, &|| true).unwrap_err().to_string().ends_with("cancelled"));
 }

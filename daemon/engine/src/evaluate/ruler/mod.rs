@@ -20,7 +20,7 @@ use super::fit::{Draft, Filler, Fitted, fit};
 use super::metric::{Metric, Reference};
 use super::seed::Rng;
 use super::{Framing, Item, PromptError};
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 /// A task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,7 +117,7 @@ pub struct Ruler<'a> {
     corpus: &'a Corpus,
     half: Half,
     filler: Filler,
-    words: OnceCell<Vec<String>>,
+    words: OnceLock<Vec<String>>,
     squad: Option<&'a QuestionSet>,
     hotpot: Option<&'a QuestionSet>,
 }
@@ -129,7 +129,7 @@ impl<'a> Ruler<'a> {
     /// The tokenizer failed.
     pub fn new(framing: &'a Framing<'a>, corpus: &'a Corpus, half: Half) -> Result<Self, PromptError> {
         let filler = Filler::measure(framing)?;
-        Ok(Self { framing, corpus, half, filler, words: OnceCell::new(), squad: None, hotpot: None })
+        Ok(Self { framing, corpus, half, filler, words: OnceLock::new(), squad: None, hotpot: None })
     }
 
     /// With questions for qa_1 (RULER's are SQuAD's).

@@ -6,6 +6,7 @@ use super::super::fit::Draft;
 use super::super::items::read::{MAX_FILE, bounded};
 use super::super::seed::Rng;
 use super::prompts;
+use crate::regular::{Cancelled, NEVER, json};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -102,10 +103,10 @@ impl QuestionSet {
     /// Reads a file of any of the three formats.
     ///
     /// # Errors
-    /// It is unreadable, larger than 512 MiB, malformed, or has too few questions.
-    pub fn open(path: &Path) -> Result<Self, QuestionsError> {
-        let bytes = bounded(path, MAX_FILE).map_err(|detail| QuestionsError::Read { path: path.to_owned(), detail })?;
-        Self::parse(path, &bytes)
+    /// It is unreadable, larger than 512 MiB, malformed, or has too few questions; or it was cancelled.
+    pub fn open(path: &Path, cancelled: Cancelled<'_>) -> Result<Self, QuestionsError> {
+        let bytes = bounded(path, MAX_FILE, cancelled).map_err(|detail| QuestionsError::Read { path: path.to_owned(), detail })?;
+        Self::parse_until(path, &bytes, cancelled)
     }
 
     /// Reads the bytes of such a file; `path` is for messages.
@@ -113,17 +114,21 @@ impl QuestionSet {
     /// # Errors
     /// As [`QuestionSet::open`].
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, QuestionsError> {
+        Self::parse_until(path, bytes, NEVER)
+    }
+
+    fn parse_until(path: &Path, bytes: &[u8], cancelled: Cancelled<'_>) -> Result<Self, QuestionsError> {
         let malformed = |detail: String| QuestionsError::Malformed { path: path.to_owned(), detail };
         let mut out = Self::default();
         let first = bytes.iter().find(|b| !b.is_ascii_whitespace());
         if first == Some(&b'[') {
-            let list: Vec<Hotpot> = serde_json::from_slice(bytes).map_err(|e| malformed(e.to_string()))?;
+            let list: Vec<Hotpot> = json(bytes, cancelled).map_err(|e| malformed(e.to_string()))?;
             for entry in list {
                 let documents =
                     entry.context.into_iter().map(|(title, parts)| out.document(format!("{title}\n{}", parts.concat()))).collect();
                 out.questions.push(Question { text: entry.question, answers: vec![entry.answer], documents, nearby: Vec::new() });
             }
-        } else if let Ok(squad) = serde_json::from_slice::<Squad>(bytes) {
+        } else if let Ok(squad) = json::<Squad>(bytes, cancelled) {
             for article in squad.data {
                 let all: Vec<usize> = article.paragraphs.iter().map(|paragraph| out.document(paragraph.context.clone())).collect();
                 for (paragraph, &own) in article.paragraphs.into_iter().zip(&all) {
@@ -136,6 +141,9 @@ impl QuestionSet {
             }
         } else {
             for (number, line) in bytes.split(|&b| b == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
+                if cancelled() {
+                    return Err(malformed("cancelled".into()));
+                }
                 let line: Line = serde_json::from_slice(line).map_err(|e| malformed(format!("line {}: {e}", number + 1)))?;
                 let documents = line.documents.into_iter().map(|text| out.document(text)).collect();
                 out.questions.push(Question { text: line.question, answers: line.answers, documents, nearby: Vec::new() });

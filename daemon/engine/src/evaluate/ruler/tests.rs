@@ -1,6 +1,7 @@
 use super::*;
 use crate::evaluate::corpus::Limits;
 use crate::evaluate::testing;
+use crate::regular::NEVER;
 use std::path::Path;
 
 const SQUAD: &str = r#"{"version": "2", "data": [{"title": "T", "paragraphs": [
@@ -15,7 +16,7 @@ const HOTPOT: &str = r#"[{"_id": "a", "question": "Q one?", "answer": "yes", "co
 fn corpus() -> Corpus {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.txt"), testing::prose(300_000, 5)).unwrap();
-    Corpus::load(&[dir.path().join("a.txt")], &Limits::default()).unwrap()
+    Corpus::load(&[dir.path().join("a.txt")], &Limits::default(), NEVER).unwrap()
 }
 
 fn set(text: &str) -> QuestionSet {

@@ -1,14 +1,18 @@
 //! Measured bins on disk, so that a job goes on where an earlier one ended: a file a bin, in a folder that is named by all they depend on.
 
 use skip_engine::calibrate::bins::Bin;
-use skip_engine::calibrate::record::BinRecord;
+use skip_engine::calibrate::record::{BinRecord, Plan};
+use skip_engine::regular;
 use skip_tables::{Digest, replace_file};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Largest file of a bin: some hundred prompts of some hundred layers.
 const MAX_BYTES: u64 = 64 << 20;
+/// Longest such text.
+const MAX_KEY: u64 = 64 << 10;
+/// Files of a folder that are looked at: more bins there are not.
+const FILES: usize = 1024;
 /// What a folder's bins depend on.
 const KEY: &str = "key";
 /// Folders of earlier jobs that stay.
@@ -35,10 +39,13 @@ impl Kept {
     /// The bins of the last job below `parent` whose key `is_ours`, in the order of their lengths.
     pub fn last(parent: &Path, is_ours: impl Fn(&str) -> bool) -> Vec<BinRecord> {
         let folders = std::fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path());
-        let ours = folders.filter(|folder| std::fs::read_to_string(folder.join(KEY)).is_ok_and(|key| is_ours(&key)));
+        let ours = folders.filter(|folder| key(folder).is_some_and(|key| is_ours(&String::from_utf8_lossy(&key))));
         let newest = ours.max_by_key(|folder| std::fs::metadata(folder).and_then(|meta| meta.modified()).ok());
-        let files = newest.into_iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
-        let mut bins: Vec<BinRecord> = files.filter_map(|file| serde_json::from_slice(&bounded(&file.path()).ok()?).ok()).collect();
+        let files = newest.into_iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten()).take(FILES);
+        let read = |path: &Path| serde_json::from_slice::<BinRecord>(&regular::read(path, MAX_BYTES).ok()?).ok();
+        // A bin that its own file's name does not tell is somebody else's.
+        let own = |path: &Path, bin: &BinRecord| path.file_name().is_some_and(|name| name == name_of(bin.bin()).as_str());
+        let mut bins: Vec<BinRecord> = files.map(|file| file.path()).filter_map(|path| read(&path).filter(|bin| own(&path, bin))).collect();
         bins.sort_by_key(|bin| bin.first);
         bins
     }
@@ -49,25 +56,28 @@ impl Kept {
     }
 
     fn path(&self, bin: Bin) -> PathBuf {
-        self.folder.join(format!("{}-{}.json", bin.first, bin.end))
+        self.folder.join(name_of(bin))
     }
 
-    /// A bin that was measured; one that cannot be read is measured again.
-    pub fn read(&self, bin: Bin) -> Option<BinRecord> {
-        let path = self.path(bin);
-        let bytes = match bounded(&path) {
+    /// A bin that was measured; None where it was not.
+    ///
+    /// # Errors
+    /// There is something and it is of no use: why, in words. It is to be measured again.
+    pub fn read(&self, plan: &Plan<'_>) -> Result<Option<BinRecord>, String> {
+        let path = self.path(plan.bin);
+        let useless = |why: &dyn std::fmt::Display| Err(format!("{}: {why}: measured again", path.display()));
+        let bytes = match regular::read(&path, MAX_BYTES) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "a measured length cannot be read and is measured again");
-                return None;
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return useless(&error),
         };
-        let record: Option<BinRecord> = serde_json::from_slice(&bytes).ok();
-        if record.is_none() {
-            tracing::warn!(path = %path.display(), "a measured length is damaged and is measured again");
+        match serde_json::from_slice::<BinRecord>(&bytes) {
+            Err(error) => useless(&format!("damaged: {error}")),
+            Ok(record) => match record.is_of(plan) {
+                Ok(()) => Ok(Some(record)),
+                Err(what) => useless(&what),
+            },
         }
-        record.filter(|record| record.bin() == bin)
     }
 
     /// Keeps a bin.
@@ -75,18 +85,15 @@ impl Kept {
     /// # Errors
     /// What the file system says.
     pub fn write(&self, record: &BinRecord) -> io::Result<()> {
-        replace_file(&self.path(record.bin()), &serde_json::to_vec(record)?, false)
+        replace_file(&self.path(record.bin()), &serde_json::to_vec(record)?, false).map(drop)
     }
 
     /// Leaves the folders of the last few jobs, this one's among them; what cannot be removed stays.
     pub fn prune(&self) {
         let Some(parent) = self.folder.parent() else { return };
         // A folder is a job's if its name follows from the key in it: nobody else's is touched.
-        let ours = |path: &Path| {
-            let key =
-                std::fs::symlink_metadata(path.join(KEY)).is_ok_and(|meta| meta.is_file()).then(|| bounded(&path.join(KEY)).ok()).flatten();
-            key.is_some_and(|key| path.file_name().and_then(|n| n.to_str()) == Digest::of(&key).to_string().get(..16))
-        };
+        let ours =
+            |path: &Path| key(path).is_some_and(|key| path.file_name().and_then(|n| n.to_str()) == Digest::of(&key).to_string().get(..16));
         let Ok(entries) = std::fs::read_dir(parent) else { return };
         let mut others: Vec<_> = entries
             .flatten()
@@ -101,15 +108,23 @@ impl Kept {
     }
 }
 
-fn bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+fn name_of(bin: Bin) -> String {
+    format!("{}-{}.json", bin.first, bin.end)
+}
+
+/// The key in a folder; none that a link leads to.
+fn key(folder: &Path) -> Option<Vec<u8>> {
+    regular::whole(regular::open(&folder.join(KEY), regular::Links::Refused).ok()?, MAX_KEY).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nothing measured on no prompts: what a run without phases gives.
+    fn plan(bin: Bin) -> Plan<'static> {
+        Plan { bin, phases: &[], tiers: &[], samples: 0, layers: 1 }
+    }
 
     fn record(first: usize) -> BinRecord {
         BinRecord {
@@ -130,20 +145,28 @@ mod tests {
         let kept = Kept::open(dir.path(), "a").unwrap();
         kept.write(&record(256)).unwrap();
         let bin = record(256).bin();
-        assert_eq!(Kept::open(dir.path(), "a").unwrap().read(bin), Some(record(256)));
-        assert_eq!(Kept::open(dir.path(), "b").unwrap().read(bin), None);
-        assert_eq!(kept.read(Bin { first: 256, end: 300 }), None);
+        assert_eq!(Kept::open(dir.path(), "a").unwrap().read(&plan(bin)), Ok(Some(record(256))));
+        assert_eq!(Kept::open(dir.path(), "b").unwrap().read(&plan(bin)), Ok(None));
+        assert_eq!(kept.read(&plan(Bin { first: 256, end: 300 })), Ok(None));
         assert_eq!(Kept::last(dir.path(), |key| key == "a"), [record(256)]);
         assert!(Kept::last(dir.path(), |key| key == "c").is_empty());
     }
 
     #[test]
-    fn a_damaged_bin_is_measured_again() {
+    fn a_bin_that_is_damaged_or_of_another_run_is_measured_again_and_it_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let kept = Kept::open(dir.path(), "a").unwrap();
-        kept.write(&record(256)).unwrap();
-        std::fs::write(kept.path(record(256).bin()), b"{\"first\": 2").unwrap();
-        assert_eq!(kept.read(record(256).bin()), None);
+        let (bin, path) = (record(256).bin(), kept.path(record(256).bin()));
+        let other = serde_json::to_vec(&record(512)).unwrap();
+        for (bytes, why) in [(&b"{\"first\": 2"[..], "damaged: EOF"), (&other, "of another bin"), (&[b' '; 100], "damaged")] {
+            std::fs::write(&path, bytes).unwrap();
+            let said = kept.read(&plan(bin)).unwrap_err();
+            assert!(said.starts_with(&format!("{}: {why}", path.display())) && said.ends_with("measured again"), "{said}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+        assert!(kept.read(&plan(bin)).unwrap_err().contains("not a regular file"), "a pipe is not waited for");
+        assert!(Kept::last(dir.path(), |key| key == "a").is_empty());
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod write;
 pub use texts::Texts;
 pub use write::{today, write_key};
 
-use super::Job;
+use super::{Job, asking};
 use crate::lifecycle::Stage;
 use crate::state::{Daemon, Model};
 use kept::Kept;
@@ -21,9 +21,10 @@ use skip_engine::calibrate::bins::{Bin, bins};
 use skip_engine::calibrate::check::{CheckRecord, check};
 use skip_engine::calibrate::ladder::Origin;
 use skip_engine::calibrate::outcome::{PhaseOutcome, outcome};
-use skip_engine::calibrate::record::BinRecord;
+use skip_engine::calibrate::record::{BinRecord, Plan};
 use skip_engine::calibrate::run::{At, CalibrateError, Host, Prompt, Settings, run};
-use skip_engine::handle::{ClientId, NamedTable, TableSet};
+use skip_engine::handle::{NamedTable, TableSet};
+use skip_engine::regular::Cancelled;
 use skip_tables::{Digest, Geometry, Phase, Tier};
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,10 +41,13 @@ impl Work {
     /// Checks the options against what is loaded.
     ///
     /// # Errors
-    /// An option is wrong, the daemon is not ready, or a prompt would be longer than a request may be.
+    /// An option is wrong, the daemon is not ready, nothing in the checkpoint can skip, or a prompt would be longer than a request may be.
     pub fn of(daemon: &Daemon, options: &Map<String, Value>) -> Result<Self, Error> {
         let options = CalibrateOptions::from_map(options)?;
         let model = daemon.ready_model()?;
+        if model.voting_layers == 0 {
+            return Err(refusal(CalibrateError::NoVotes));
+        }
         let phases = match options.phase {
             CalibratePhase::Prefill => vec![Phase::Prefill],
             CalibratePhase::Decode => vec![Phase::Decode],
@@ -53,7 +57,7 @@ impl Work {
             bins: Vec::new(),
             tiers: tiers(&options.target_sparsity)?,
             decode_tokens: options.decode_tokens,
-            client: ClientId(rustix::process::geteuid().as_raw()),
+            client: asking::client(),
             phases,
         };
         let (longest, drawn) = (model.engine.longest_request() as usize, settings.drawn() as usize);
@@ -73,15 +77,18 @@ impl Work {
             .parse()
             .map_err(|_| Error::new(ErrorKind::Internal, "the digest of the weights is none"))?;
         job.advance("reading texts".into(), 0.0);
-        let texts = Texts::open(&daemon.config.model, self.model.engine.model().vocabulary as usize, &self.options)?;
+        let texts = Texts::open(&daemon.config.model, self.model.engine.model().vocabulary as usize, &self.options, &cancelled)?;
         let folder = self.options.cache_dir.as_ref().map_or_else(|| daemon.config.state_dir.join("calibrate"), Into::into);
         let family = self.family();
         let kept = Kept::open(&folder, &self.key(&checkpoint, texts.digest(), family)).map_err(|error| cannot_keep(&folder, &error))?;
         // The check runs each bin's texts once more.
         let checks = self.options.check > 0;
         let part = if checks { 0.6 } else { 1.0 };
-        let mut host = JobHost { texts: &texts, kept: &kept, job, cancelled: &cancelled, part };
+        let (layers, samples) = (self.model.layers as usize, self.options.samples);
+        let plan = |bin| Plan { bin, phases: &self.settings.phases, tiers: &self.settings.tiers, samples, layers };
+        let mut host = JobHost { texts: &texts, kept: &kept, plan: &plan, notes: Vec::new(), job, cancelled: &cancelled, part };
         let records = run(&self.model.engine, &self.settings, &mut host).map_err(refusal)?;
+        let notes = host.notes;
 
         job.advance("writing the tables".into(), part);
         let tier = Tier::from_share(self.options.wanted()).map_err(|error| Error::invalid("deploy", error.to_string()))?;
@@ -106,7 +113,7 @@ impl Work {
             }
         }
         kept.prune();
-        report::report(&records, &outcomes, &checked, &written, began.elapsed())
+        report::report((&records, notes), &outcomes, &checked, &written, began.elapsed())
     }
 
     /// Whose votes were measured. On a device it is the portable kernels that measure, whatever serves.
@@ -130,7 +137,7 @@ impl Work {
         bin: Bin,
         texts: &Texts,
         outcomes: &[(Phase, PhaseOutcome)],
-        cancelled: &dyn Fn() -> bool,
+        cancelled: Cancelled<'_>,
     ) -> Result<Vec<CheckRecord>, Error> {
         let table = |phase: Phase| {
             let (_, of) = outcomes.iter().find(|(other, _)| *other == phase)?;
@@ -139,7 +146,7 @@ impl Work {
             Some(Arc::new(NamedTable { table, tier, origin: "calibrate".into(), hash }))
         };
         let tables = TableSet { prefill: table(Phase::Prefill), decode: table(Phase::Decode) };
-        let prompts = texts.other_prompts(bin, self.options.check).map_err(|error| Error::new(ErrorKind::Internal, error))?;
+        let prompts = texts.other_prompts(bin, self.options.check, cancelled).map_err(refusal)?;
         let drawn = if tables.decode.is_some() { self.settings.drawn() } else { 1 };
         check(&self.model.engine, (bin, &prompts), &tables, (self.settings.client, drawn), cancelled).map_err(refusal)
     }
@@ -165,9 +172,11 @@ fn internal(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Internal, error.to_string())
 }
 
-fn refusal(error: CalibrateError) -> Error {
+/// Also of the prompts of other jobs.
+pub fn refusal(error: CalibrateError) -> Error {
     let kind = match &error {
-        CalibrateError::Cancelled => ErrorKind::Cancelled,
+        CalibrateError::Cancelled => return asking::cancelled(),
+        CalibrateError::Asked(error) => return asking::failed(error.clone()),
         CalibrateError::NoVotes => ErrorKind::Unsupported,
         CalibrateError::TooLong { .. } | CalibrateError::Prompts(_) => ErrorKind::InvalidRequest,
         _ => ErrorKind::Internal,
@@ -179,19 +188,26 @@ fn refusal(error: CalibrateError) -> Error {
 struct JobHost<'a> {
     texts: &'a Texts,
     kept: &'a Kept,
+    plan: &'a dyn Fn(Bin) -> Plan<'a>,
+    /// Bins that were kept and were of no use.
+    notes: Vec<String>,
     job: &'a Job,
-    cancelled: &'a dyn Fn() -> bool,
+    cancelled: Cancelled<'a>,
     /// Of the job's progress, what measuring is.
     part: f64,
 }
 
 impl Host for JobHost<'_> {
-    fn prompts(&mut self, bin: Bin) -> Result<Vec<Prompt>, String> {
-        self.texts.prompts(bin)
+    fn prompts(&mut self, bin: Bin) -> Result<Vec<Prompt>, CalibrateError> {
+        self.texts.prompts(bin, self.cancelled)
     }
 
     fn kept(&mut self, bin: Bin) -> Option<BinRecord> {
-        self.kept.read(bin)
+        self.kept.read(&(self.plan)(bin)).unwrap_or_else(|note| {
+            tracing::warn!(%note, "a bin that was kept is of no use");
+            self.notes.push(note);
+            None
+        })
     }
 
     fn keep(&mut self, record: &BinRecord) -> Result<(), String> {

@@ -15,7 +15,7 @@ use skip_tables::{Phase, Tier};
 use std::time::Duration;
 
 pub fn report(
-    records: &[BinRecord],
+    (records, notes): (&[BinRecord], Vec<String>),
     outcomes: &[(Phase, PhaseOutcome)],
     checked: &[CheckRecord],
     written: &Written,
@@ -38,6 +38,7 @@ pub fn report(
         backup: written.backup.as_ref().map(|path| path.display().to_string()),
         phases: outcomes.iter().map(|(phase, of)| phase_report(*phase, of, records)).collect::<Result<_, _>>()?,
         check: checked.iter().map(check).collect(),
+        notes,
         seconds: took.as_secs_f64(),
     };
     serde_json::to_value(done).map_err(internal)

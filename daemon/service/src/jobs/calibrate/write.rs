@@ -5,9 +5,9 @@ use crate::tables::Paths;
 use serde_json::Value;
 use skip_client::{Error, ErrorKind};
 use skip_engine::calibrate::outcome::PhaseOutcome;
-use skip_tables::{MAX_BYTES, Phase, TableFile, backup_path, replace_file, set_keys};
-use std::fs::File;
-use std::io::{self, Read};
+use skip_engine::regular;
+use skip_tables::{MAX_BYTES, Phase, TableFile, replace_file, set_keys};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Written {
     /// The file.
     pub path: PathBuf,
-    /// The file before, if there was one.
+    /// Where the file before is kept, if there was one: beside the file that a link leads to.
     pub backup: Option<PathBuf>,
 }
 
@@ -27,23 +27,23 @@ pub fn write(paths: &Paths, outcomes: &[(Phase, PhaseOutcome)]) -> Result<Writte
     let changes = changes(outcomes);
     let (config, own) = (paths.config(), paths.calibrated());
     match edit(&config, &config, &changes) {
-        Ok(()) => {
+        Ok(backup) => {
             // It would go first.
             if let Err(error) = std::fs::remove_file(&own)
                 && error.kind() != io::ErrorKind::NotFound
             {
                 return Err(failed(&own, &error));
             }
-            Ok(Written { backup: Some(backup_path(&config)), path: config })
+            Ok(Written { backup, path: config })
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
             let from = if own.exists() { &own } else { &config };
-            let there = own.exists();
-            own.parent()
+            let backup = own
+                .parent()
                 .map_or(Ok(()), std::fs::create_dir_all)
                 .and_then(|()| edit_tables(from, &own, &changes))
                 .map_err(|error| failed(&own, &error))?;
-            Ok(Written { backup: there.then(|| backup_path(&own)), path: own })
+            Ok(Written { backup, path: own })
         }
         Err(error) => Err(failed(&config, &error)),
     }
@@ -57,7 +57,9 @@ pub fn write_key(paths: &Paths, key: &str, value: Value) -> Result<(), Error> {
     let changes = [(key.to_owned(), Some(value))];
     let own = paths.calibrated();
     let to = if own.exists() { own } else { paths.config() };
-    edit(&to, &to, &changes).map_err(|error| Error::new(ErrorKind::Internal, format!("{}: {error}: {key} is not written", to.display())))
+    edit(&to, &to, &changes)
+        .map(drop)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("{}: {error}: {key} is not written", to.display())))
 }
 
 fn failed(path: &Path, error: &io::Error) -> Error {
@@ -95,21 +97,16 @@ fn changes(outcomes: &[(Phase, PhaseOutcome)]) -> Vec<(String, Option<Value>)> {
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let read = File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
-    if read > MAX_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {MAX_BYTES} bytes")));
-    }
-    Ok(text)
+    String::from_utf8(regular::read(path, MAX_BYTES as u64)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn edit(from: &Path, to: &Path, changes: &[(String, Option<Value>)]) -> io::Result<()> {
+fn edit(from: &Path, to: &Path, changes: &[(String, Option<Value>)]) -> io::Result<Option<PathBuf>> {
     let text = set_keys(&read(from)?, changes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     replace_file(to, text.as_bytes(), true)
 }
 
 /// The tables of `from` alone, changed.
-fn edit_tables(from: &Path, to: &Path, changes: &[(String, Option<Value>)]) -> io::Result<()> {
+fn edit_tables(from: &Path, to: &Path, changes: &[(String, Option<Value>)]) -> io::Result<Option<PathBuf>> {
     let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
     let mut file = TableFile::parse(read(from)?.as_bytes()).map_err(|error| invalid(error.to_string()))?;
     file.unread.clear();
@@ -186,9 +183,25 @@ mod tests {
         assert_eq!(file.prefill, outcomes(1000.0)[0].1.tables);
         assert!(file.decode.deployed.table().is_some(), "the other phase's stay");
         assert_eq!(file.shape_advice.unwrap()["advice"], "on");
-        write(&paths, &outcomes(2000.0)).unwrap();
+        let again = write(&paths, &outcomes(2000.0)).unwrap();
         let file = TableFile::parse(&std::fs::read(paths.config()).unwrap()).unwrap();
         assert_eq!(file.prefill, outcomes(2000.0)[0].1.tables);
+        assert_eq!(std::fs::read_to_string(again.backup.unwrap()).unwrap(), text, "the file before");
+        let first = paths.config().with_extension("json.bak");
+        assert_eq!(std::fs::read_to_string(first).unwrap(), CONFIG, "what the checkpoint came with stays");
+    }
+
+    #[test]
+    fn the_backup_told_is_the_one_made_beside_what_a_link_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = paths(dir.path());
+        let blob = dir.path().join("4af1");
+        std::fs::write(&blob, CONFIG).unwrap();
+        std::os::unix::fs::symlink(&blob, paths.config()).unwrap();
+        let written = write(&paths, &outcomes(1000.0)).unwrap();
+        let backup = written.backup.unwrap();
+        assert_eq!((backup.file_name().unwrap(), std::fs::read_to_string(&backup).unwrap()), ("4af1.bak".as_ref(), CONFIG.into()));
+        assert_eq!(std::fs::read_dir(dir.path().join("model")).unwrap().count(), 1, "nothing lies beside the link");
     }
 
     #[test]

@@ -2,19 +2,18 @@
 
 mod items;
 
-use super::{Job, hashed};
+use super::{Job, asking, hashed};
 use crate::lifecycle::Stage;
 use crate::state::{Daemon, Model};
 use items::Items;
 use serde_json::{Map, Value, json};
 use skip_client::protocol::{EvaluateOptions, Selector};
 use skip_client::{Error, ErrorKind};
-use skip_engine::ask::{AskError, ask};
+use skip_engine::ask::ask;
 use skip_engine::evaluate::Item;
 use skip_engine::evaluate::results::{Arm, ArmScores, FORMAT, Identity, Results};
 use skip_engine::evaluate::statistics::{ItemScore, Verdict, gate};
-use skip_engine::handle::{ClientId, Priority, Request, TableSet};
-use skip_kernels::sampling::SamplingParams;
+use skip_engine::handle::{Request, TableSet};
 use skip_tables::Phase;
 use std::path::Path;
 use std::sync::Arc;
@@ -91,8 +90,8 @@ impl Work {
         let known = match &self.options.baseline {
             None => None,
             Some(path) => {
-                let wrong = |error: &dyn std::fmt::Display| Error::new(ErrorKind::InvalidRequest, error.to_string()).at("baseline");
-                let before = Results::open(Path::new(path)).map_err(|error| wrong(&error))?;
+                let wrong = |error: &dyn std::fmt::Display| asking::unless(cancelled(), Error::invalid("baseline", error.to_string()));
+                let before = Results::open(Path::new(path), &cancelled).map_err(|error| wrong(&error))?;
                 Some(before.baseline(&identity).map_err(|error| wrong(&error))?.to_vec())
             }
         };
@@ -135,22 +134,10 @@ impl Work {
     }
 
     fn ask(&self, item: &Item, tables: &TableSet, items: &Items, cancelled: &dyn Fn() -> bool) -> Result<ItemScore, Error> {
-        let request = Request {
-            prompt: item.tokens.clone(),
-            max_tokens: item.max_tokens as u32,
-            sampling: SamplingParams::default(),
-            ignore_eos: false,
-            priority: Priority::Background,
-            deadline: None,
-            client: ClientId(rustix::process::geteuid().as_raw()),
-            tables: Some(tables.clone()),
-            steering: Default::default(),
-            reuse: false,
-            measure: false,
-        };
-        let answer = ask(&self.model.engine, request, cancelled).map_err(|error| match error {
-            AskError::Cancelled => Error::new(ErrorKind::Cancelled, "cancelled"),
-            other => Error::new(ErrorKind::Internal, format!("{}: {other}", item.id)),
+        let request = Request { ignore_eos: false, ..asking::request(item.tokens.clone(), item.max_tokens as u32, tables.clone()) };
+        let answer = ask(&self.model.engine, request, cancelled).map_err(|error| {
+            let error = asking::failed(error);
+            Error { message: format!("{}: {}", item.id, error.message), ..error }
         })?;
         let text = items.text(&answer.tokens);
         let end = item.stop.iter().filter_map(|stop| text.find(stop.as_str())).min().unwrap_or(text.len());
