@@ -223,6 +223,49 @@ fn the_exit_code_follows_the_class_of_the_error() {
     }
 }
 
+/// A daemon that answers everything with this job.
+fn daemon_of_job(socket: &Path, job: &str) {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", job.len());
+    daemon(socket, Box::leak((head + job).into_boxed_str()));
+}
+
+#[test]
+fn the_exit_code_of_a_failed_job_follows_the_class_of_its_error() {
+    for (state, error, exit) in [
+        ("failed", "invalid_request", 4),
+        ("failed", "unsupported_parameter", 4),
+        ("failed", "busy", 7),
+        ("failed", "shutdown", 8),
+        ("failed", "internal_error", 9),
+        ("failed", "device_fault", 9),
+        ("cancelled", "cancelled", 8),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("skipd.sock");
+        daemon_of_job(
+            &socket,
+            &format!(r#"{{"id":"1","kind":"calibrate","state":"{state}","error":"why it did","error_code":"{error}"}}"#),
+        );
+        let output = skipctl().arg("--socket").arg(&socket).args(["calibrate"]).output().unwrap();
+        assert_eq!((code(&output), err(&output).contains("why it did")), (Some(exit), true), "{error}: {}", err(&output));
+    }
+}
+
+#[test]
+fn what_was_found_is_shown_though_its_file_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("skipd.sock");
+    let arms = r#"[{"arm":"dense","scores":[{"id":"a","score":1.0},{"id":"b","score":0.5}]}]"#;
+    daemon_of_job(
+        &socket,
+        &format!(r#"{{"id":"1","kind":"evaluate","state":"done","result":{{"verdict":null,"results":{{"arms":{arms}}}}}}}"#),
+    );
+    // It opens, and takes nothing.
+    let output = skipctl().arg("--socket").arg(&socket).args(["evaluate", "--save-results", "/dev/full"]).output().unwrap();
+    assert_eq!((code(&output), err(&output).contains("/dev/full")), (Some(1), true), "{}", err(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("0.750"), "{output:?}");
+}
+
 #[test]
 fn a_reader_that_goes_away_ends_it_quietly() {
     let dir = tempfile::tempdir().unwrap();
