@@ -68,11 +68,14 @@ fn a_calibration_writes_a_ladder_that_holds_on_other_texts() {
     for (phase, of) in [("prefill", &found["phases"][0]), ("decode", &found["phases"][1])] {
         assert_eq!((&of["phase"], &of["deployed"]), (&json!(phase), &json!("30%")), "{found:#}");
         let row = |tier: usize, bin: usize| &of["tiers"][tier]["rows"][bin];
+        let share = |bin: usize| row(1, bin)["share"].as_f64().unwrap();
+        assert!(((share(0) + share(1)) / 2.0 - 0.3).abs() < 0.02, "together they skip what was asked: {of:#}");
         for (bin, first) in [768, 1152].into_iter().enumerate() {
             let s = |tier: usize| row(tier, bin)["s"].as_f64().unwrap();
             assert_eq!(row(0, bin)["first_length"], first);
             assert!(0.0 < s(0) && s(0) < s(1) && s(1) < f64::from(first), "{of:#}");
-            assert!((row(1, bin)["share"].as_f64().unwrap() - 0.3).abs() < 0.01, "{of:#}");
+            // The texts of the bin beside count too, and draw a row from what its own would say.
+            assert!((share(bin) - 0.3).abs() < 0.06, "{of:#}");
             assert!(
                 row(2, bin)["s"].is_null() && row(2, bin)["share"].as_f64().unwrap() < 0.99,
                 "no threshold below 1 skips so much: {of:#}"
