@@ -219,6 +219,10 @@ pub trait Backend: Send + 'static {
     fn rope_table(&mut self, rope: &Rope, max_len: usize) -> Result<Self::RopeTable, KernelError>;
     /// Puts a table in a numbered slot, for sequences that start from now on.
     fn set_table(&mut self, slot: TableSlot, table: &ScaleTable) -> Result<(), KernelError>;
+    /// Whether the device still works, asked while no step is under way: a machine that slept may have lost it.
+    fn check(&mut self) -> Result<(), KernelError> {
+        Ok(())
+    }
 
     /// Steps that may be begun before the first of them is finished: 1, or 2 where a device runs one while the host prepares the next.
     fn depth(&self) -> usize {

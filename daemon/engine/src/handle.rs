@@ -326,6 +326,12 @@ pub enum Message {
     Drain(oneshot::Sender<()>),
     /// Tell how far every request is; answered between two steps.
     Look(oneshot::Sender<Vec<Progress>>),
+    /// Start no step until `Resume`; acknowledged when none is under way.
+    Pause(oneshot::Sender<()>),
+    /// Look at the device, and go on.
+    Resume,
+    /// Turn once: whoever watches the loop wants to see it move.
+    Nudge,
     /// Cancel everything and end the loop.
     Shutdown,
 }

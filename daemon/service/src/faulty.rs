@@ -1,4 +1,5 @@
-//! Starting an engine, and for tests one whose device fails at a given step (`--inject-fault-at-step`, a hidden option).
+//! Starting an engine, and for tests one whose device fails or is stuck at a given step (`--inject-fault-at-step` and `--inject-stall-at-step`,
+//! hidden options).
 
 use skip_engine::checkpoint::Checkpoint;
 use skip_engine::decoder::{Decoder, DecoderLimits};
@@ -8,25 +9,35 @@ use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
 use skip_kernels::{Backend, BackendInfo, KernelError, ScaleTable};
 use std::sync::Arc;
 
-/// Starts an engine on the backend that `backend` makes; `fault_at`: the step (from 1) at which its device fails.
-pub fn start<B, F>(options: EngineOptions, name: &str, checkpoint: Arc<Checkpoint>, fault_at: Option<u64>, backend: F) -> EngineHandle
+/// What a device pretends, and at which step (from 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pretence {
+    /// It fails.
+    Fault(u64),
+    /// The step never ends.
+    Stall(u64),
+}
+
+/// Starts an engine on the backend that `backend` makes.
+pub fn start<B, F>(options: EngineOptions, name: &str, checkpoint: Arc<Checkpoint>, pretence: Option<Pretence>, backend: F) -> EngineHandle
 where
     B: Backend,
     F: FnOnce() -> Result<B, KernelError> + Send + 'static,
 {
-    let Some(at) = fault_at else { return Engine::start(options, name, checkpoint, backend) };
-    tracing::warn!(step = at, "a device fault will be pretended");
+    let Some(pretence) = pretence else { return Engine::start(options, name, checkpoint, backend) };
+    tracing::warn!(?pretence, "a broken device will be pretended");
     let info = ModelInfo::of(&checkpoint, name);
     Engine::start_with(options, info, move |options, cache, progress| {
         let limits = DecoderLimits::new(options, cache);
-        Ok(Faulty { model: Decoder::load(backend()?, &checkpoint, &limits, progress)?, left: at })
+        Ok(Faulty { model: Decoder::load(backend()?, &checkpoint, &limits, progress)?, pretence, steps: 0 })
     })
 }
 
 /// A model that works for some steps.
 struct Faulty<M> {
     model: M,
-    left: u64,
+    pretence: Pretence,
+    steps: u64,
 }
 
 impl<M: StepModel> StepModel for Faulty<M> {
@@ -46,6 +57,10 @@ impl<M: StepModel> StepModel for Faulty<M> {
         self.model.depth()
     }
 
+    fn check(&mut self) -> Result<(), KernelError> {
+        self.model.check()
+    }
+
     fn edits_logits(&self) -> bool {
         self.model.edits_logits()
     }
@@ -55,10 +70,13 @@ impl<M: StepModel> StepModel for Faulty<M> {
     }
 
     fn finish(&mut self, report: &mut StepReport) -> Result<(), KernelError> {
-        self.left = self.left.saturating_sub(1);
-        if self.left == 0 {
-            return Err(KernelError::Device("pretended for a test".into()));
+        self.steps += 1;
+        match self.pretence {
+            Pretence::Fault(at) if self.steps == at => Err(KernelError::Device("pretended for a test".into())),
+            Pretence::Stall(at) if self.steps == at => loop {
+                std::thread::park();
+            },
+            _ => self.model.finish(report),
         }
-        self.model.finish(report)
     }
 }

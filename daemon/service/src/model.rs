@@ -38,14 +38,14 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
     let voting_layers = (0..architecture.layers).filter(|&layer| architecture.window(layer).is_none()).count() as u32;
     let start_on = |choice: &Choice| {
         // What is not relied on any more has no more faults to show.
-        let fault_at = config.inject_fault_at_step.filter(|_| choice.rung != Rung::Cpu);
+        let pretence = config.pretence.filter(|_| choice.rung != Rung::Cpu);
         let options = engine_options(config, &choice.chosen, tables.in_force());
         match &choice.chosen {
-            Chosen::Cpu => start(options, &config.model_name, checkpoint.clone(), fault_at, move || Ok(CpuBackend::new(cpu))),
+            Chosen::Cpu => start(options, &config.model_name, checkpoint.clone(), pretence, move || Ok(CpuBackend::new(cpu))),
             Chosen::Cuda { options: cuda, .. } => {
                 let cuda = CudaOptions { max_samples: options.max_running, ..cuda.clone() };
                 let open = move || CudaBackend::new(cuda).map_err(|error| KernelError::Device(error.to_string()));
-                start(options, &config.model_name, checkpoint.clone(), fault_at, open)
+                start(options, &config.model_name, checkpoint.clone(), pretence, open)
             }
         }
     };

@@ -14,6 +14,15 @@ pub enum Peer {
         /// Primary and supplementary group ids.
         groups: Vec<u32>,
     },
+    /// A user whom polkit allows one thing, whatever the rule here says of it.
+    Granted {
+        /// User id.
+        uid: u32,
+        /// Group ids.
+        groups: Vec<u32>,
+        /// What it may do.
+        right: Right,
+    },
     /// Whoever has the key, over TCP.
     KeyHolder,
 }
@@ -55,9 +64,9 @@ impl Authority {
         }
     }
 
-    /// Whether the peer may control the daemon.
+    /// Whether the peer may do everything, whatever is granted to others.
     pub fn is_administrator(&self, peer: &Peer) -> bool {
-        matches!(peer, Peer::User { uid, .. } if *uid == 0 || *uid == self.own_uid)
+        matches!(peer, Peer::User { uid, .. } | Peer::Granted { uid, .. } if *uid == 0 || *uid == self.own_uid)
     }
 
     /// Refuses with the reason and what would help.
@@ -65,7 +74,11 @@ impl Authority {
         if self.is_administrator(peer) {
             return Ok(());
         }
-        let Peer::User { uid, groups } = peer else { return check_key_holder(right) };
+        let (uid, groups) = match peer {
+            Peer::Granted { right: granted, .. } if *granted == right => return Ok(()),
+            Peer::User { uid, groups } | Peer::Granted { uid, groups, .. } => (uid, groups),
+            Peer::KeyHolder => return check_key_holder(right),
+        };
         let message = match right {
             Right::Generate if self.gid.is_some_and(|gid| groups.contains(&gid)) => return Ok(()),
             Right::Generate => format!("uid {uid} may not generate: members of group {} may", self.group),
@@ -95,8 +108,16 @@ impl Peer {
     /// What tells clients apart: the user id; all holders of the key count as one user whom no uid has.
     pub fn id(&self) -> u32 {
         match self {
-            Peer::User { uid, .. } => *uid,
+            Peer::User { uid, .. } | Peer::Granted { uid, .. } => *uid,
             Peer::KeyHolder => NO_UID,
+        }
+    }
+
+    /// The same user with one right more. Who has the key is nobody to polkit.
+    pub fn granted(self, right: Right) -> Self {
+        match self {
+            Peer::User { uid, groups } | Peer::Granted { uid, groups, .. } => Peer::Granted { uid, groups, right },
+            Peer::KeyHolder => Peer::KeyHolder,
         }
     }
 
@@ -188,6 +209,18 @@ mod tests {
         let refusal = authority().check(&member, Right::Control).unwrap_err();
         assert_eq!(refusal.kind, ErrorKind::AccessDenied);
         assert!(refusal.message.contains("1000"), "{refusal}");
+    }
+
+    #[test]
+    fn what_is_granted_is_that_alone() {
+        let granted = peer(1000, &[77]).granted(Right::Control);
+        assert!(authority().check(&granted, Right::Control).is_ok());
+        assert!(authority().check(&granted, Right::Generate).is_ok(), "its groups count as before");
+        assert!(authority().check(&granted, Right::ControlPriority).is_err());
+        assert!(authority().check(&peer(1000, &[]).granted(Right::Control), Right::Generate).is_err());
+        assert!(!authority().is_administrator(&granted));
+        assert_eq!(granted.id(), 1000);
+        assert_eq!(Peer::KeyHolder.granted(Right::Control), Peer::KeyHolder);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::lifecycle::Stage;
 use crate::load::{self, LoadError};
 use crate::state::{Daemon, Model};
 use crate::state_lock::{Held, StateLock};
-use crate::{http, socket};
+use crate::{http, socket, watchdog};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,6 +77,7 @@ where
         // A bus that takes connections and says nothing must not keep the process.
         () = signals.next() => return Ok(()),
     };
+    tokio::spawn(watchdog::feed(daemon.clone()));
     let mut model = tokio::spawn(load::run(daemon.clone(), open));
     let (stop, stopping) = watch::channel(false);
     let mut bus = tokio::spawn(stay_on_bus(bus, stopping.clone()));
@@ -200,7 +201,7 @@ async fn announce(daemon: Arc<Daemon>) {
 }
 
 /// Tells systemd, if it asked to be told.
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
+pub(crate) fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "systemd was not told");
     }

@@ -339,6 +339,10 @@ impl Backend for CudaBackend {
         }
     }
 
+    fn check(&mut self) -> Result<(), KernelError> {
+        self.device.synchronize()
+    }
+
     fn depth(&self) -> usize {
         flight::MOST
     }

@@ -76,3 +76,57 @@ fn a_dead_notify_socket_harms_nobody() {
     daemon.assert_alive().unwrap();
     eventually(Duration::from_secs(5), "it is in the log", || Ok(daemon.log().contains("systemd was not told").then_some(()))).unwrap();
 }
+
+/// Options of a daemon whose supervisor wants to hear of it within a second.
+fn watched(options: Options, flags: &[&str]) -> Options {
+    let mut options = options.flags(flags);
+    options.environment.push(("WATCHDOG_USEC".to_owned(), "1000000".to_owned()));
+    options
+}
+
+/// Pings within two seconds: what a supervisor of that limit would count.
+fn pings(socket: &UnixDatagram) -> usize {
+    let end = std::time::Instant::now() + Duration::from_secs(2);
+    let mut buffer = [0; 4096];
+    let mut count = 0;
+    while let Some(left) = end.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left)).unwrap();
+        if let Ok(size) = socket.recv(&mut buffer) {
+            count += usize::from(buffer[..size].starts_with(b"WATCHDOG=1"));
+        }
+    }
+    count
+}
+
+#[test]
+fn the_watchdog_is_fed_while_loading_idle_and_busy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (notify, options) = notify_socket(folder.path());
+    let mut daemon = Daemon::launch(watched(options, &[])).unwrap();
+    until(&notify, "WATCHDOG=1");
+    daemon.wait_for("skipd is ready", |http| http.get("/ready").ok().filter(|answer| answer.status == 200)).unwrap();
+    // Four a second are looked for; this machine may be slow, a supervisor is content with one.
+    assert!(pings(&notify) >= 2, "idle");
+    let busy = r#"{"prompt": "Once", "max_tokens": 4000, "ignore_eos": true, "stream": true}"#;
+    let mut stream = daemon.http().open("/v1/completions", busy).unwrap();
+    stream.event().unwrap().expect("a token");
+    assert!(pings(&notify) >= 2, "busy");
+    drop(stream);
+    daemon.assert_alive().unwrap();
+}
+
+#[test]
+fn a_step_that_is_stuck_starves_the_watchdog_though_the_socket_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (notify, options) = notify_socket(folder.path());
+    let mut daemon = Daemon::start(watched(options, &["--backend", "auto", "--inject-stall-at-step", "5"])).unwrap();
+    assert!(pings(&notify) >= 2, "it works before");
+    let mut stream = daemon.http().open("/v1/completions", r#"{"prompt": "Once", "max_tokens": 50, "stream": true}"#).unwrap();
+    stream.event().unwrap().expect("a token of a step before");
+    eventually(Duration::from_secs(10), "no ping for two seconds", || Ok((pings(&notify) == 0).then_some(()))).unwrap();
+    assert_eq!(daemon.http().get("/health").unwrap().status, 200, "{}", daemon.log());
+    assert!(daemon.log().contains("the watchdog is no longer fed"), "{}", daemon.log());
+    // Who stops it is not kept waiting by the step.
+    daemon.process().signal("TERM").unwrap();
+    assert!(daemon.process().wait(Duration::from_secs(8)).is_ok(), "{}", daemon.log());
+}

@@ -136,6 +136,10 @@ impl<B: Backend> StepModel for Decoder<B> {
         self.backend.depth()
     }
 
+    fn check(&mut self) -> Result<(), KernelError> {
+        self.backend.check()
+    }
+
     fn edits_logits(&self) -> bool {
         self.backend.edits_logits()
     }

@@ -23,6 +23,8 @@ pub(super) struct Shared {
     pub(super) edits_logits: AtomicBool,
     pub(super) status: Mutex<Status>,
     pub(super) state: watch::Sender<EngineState>,
+    /// How often the loop has turned, or got a layer further in a step.
+    turns: AtomicU64,
     next_id: AtomicU64,
 }
 
@@ -38,6 +40,7 @@ impl Shared {
             draining: AtomicBool::new(false),
             edits_logits: AtomicBool::new(true),
             state: watch::Sender::new(EngineState::Loading { progress: 0.0 }),
+            turns: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
         }
     }
@@ -52,6 +55,11 @@ impl Shared {
 
     pub(super) fn update_status(&self, change: impl FnOnce(&mut Status)) {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The loop lives.
+    pub(super) fn turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A final state stays.
@@ -202,6 +210,18 @@ impl EngineHandle {
     /// The model's facts known before its weights are loaded.
     pub fn model(&self) -> &ModelInfo {
         &self.shared.info
+    }
+
+    /// A number that is another one whenever the loop got further: a turn, or a layer of a step. It stands still while the model loads, where a
+    /// step is stuck, and where there is nothing to do, unless it is [nudged](Self::nudge).
+    pub fn turns(&self) -> u64 {
+        self.shared.turns.load(Ordering::Relaxed)
+    }
+
+    /// Makes a loop that has nothing to do turn once.
+    pub fn nudge(&self) {
+        // An ended engine turns no more.
+        let _ = self.control.send(Message::Nudge);
     }
 
     /// How far every request is, once the step under way has ended; None where the engine has.

@@ -3,12 +3,14 @@
 
 mod control;
 mod options;
+mod pause;
 mod prefixes;
 mod routes;
 mod run;
 
 pub use control::EngineHandle;
 pub use options::{CachePlan, CacheSize, EngineOptions, ModelInfo};
+pub use pause::Pause;
 pub use prefixes::Pinning;
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
@@ -141,6 +143,10 @@ pub trait StepModel {
     /// Steps that may be started before the first of them is finished; see [`skip_kernels::Backend::depth`].
     fn depth(&self) -> usize {
         1
+    }
+    /// Whether the device is still there, asked while no step is under way; see [`skip_kernels::Backend::check`].
+    fn check(&mut self) -> Result<(), KernelError> {
+        Ok(())
     }
     /// Whether sequences may bring edits of their logits; see [`skip_kernels::Backend::edits_logits`].
     fn edits_logits(&self) -> bool {

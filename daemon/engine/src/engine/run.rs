@@ -58,6 +58,7 @@ struct Loop<'a> {
     /// Tokens taken by their readers' channels.
     delivered: u64,
     drains: Vec<oneshot::Sender<()>>,
+    pause: Paused,
     /// Steps started and not finished, the oldest first.
     under_way: VecDeque<UnderWay>,
     clock: HostClock,
@@ -67,6 +68,17 @@ struct Loop<'a> {
 struct UnderWay {
     plan: Plan,
     began: Instant,
+}
+
+/// Whether steps are started.
+#[derive(Default)]
+struct Paused {
+    /// None is.
+    on: bool,
+    /// Who waits for the last one's end.
+    waiting: Vec<oneshot::Sender<()>>,
+    /// They are again, once the device was looked at.
+    over: bool,
 }
 
 /// The time that the loop's thread takes for itself, from the end of a step to the end of the next.
@@ -99,6 +111,7 @@ impl<'a> Loop<'a> {
             events: Vec::new(),
             delivered: 0,
             drains: Vec::new(),
+            pause: Paused::default(),
             under_way: VecDeque::new(),
             clock,
         }
@@ -120,14 +133,25 @@ impl<'a> Loop<'a> {
         let mut report = StepReport::default();
         loop {
             self.receive();
+            self.shared.turn();
             if self.inbox.shutdown {
                 return Ok(());
             }
-            let started = self.under_way.len() < depth && self.start(model, &mut report)?;
+            self.go_on(model)?;
+            let started = !self.pause.on && self.under_way.len() < depth && self.start(model, &mut report)?;
             if !(started && self.under_way.len() < depth) {
                 self.finish(model, &mut report)?;
             }
         }
+    }
+
+    /// Ends a pause that is over, if the device outlived it.
+    fn go_on(&mut self, model: &mut impl StepModel) -> Result<(), EngineError> {
+        if std::mem::take(&mut self.pause.over) && std::mem::take(&mut self.pause.on) {
+            model.check().map_err(|error| EngineError::Device(error.to_string()))?;
+            tracing::info!("steps go on: the device is there");
+        }
+        Ok(())
     }
 
     /// Starts the next step; false where there is none, or not now.
@@ -166,8 +190,12 @@ impl<'a> Loop<'a> {
             model.set_table(*slot, &table.table)?;
         }
         let steps: Vec<SeqStep<'_>> = self.scheduler.steps(plan);
-        let inbox = &mut self.inbox;
-        model.start(&steps, &mut || inbox.ends_step(plan))
+        let (inbox, shared) = (&mut self.inbox, self.shared);
+        let mut interrupted = || {
+            shared.turn();
+            inbox.ends_step(plan)
+        };
+        model.start(&steps, &mut interrupted)
     }
 
     /// Waits for the oldest step under way, if there is one, and takes what it gave.
@@ -201,8 +229,14 @@ impl<'a> Loop<'a> {
 
     /// Applies all messages; sleeps for the first when there is nothing to do.
     fn receive(&mut self) {
-        if self.scheduler.is_idle() && self.under_way.is_empty() {
-            self.drains.drain(..).for_each(acknowledge);
+        let idle = self.scheduler.is_idle();
+        if (idle || self.pause.on) && self.under_way.is_empty() {
+            if idle {
+                self.drains.drain(..).for_each(acknowledge);
+            }
+            if self.pause.on {
+                self.pause.waiting.drain(..).for_each(acknowledge);
+            }
             match self.inbox.wait() {
                 Some(message) => self.apply(message),
                 // Every handle is gone: nobody can ask for anything any more.
@@ -244,6 +278,12 @@ impl<'a> Loop<'a> {
             }
             // Who asked may be gone.
             Message::Look(reader) => drop(reader.send(self.scheduler.progress(Instant::now()))),
+            Message::Pause(ack) => {
+                (self.pause.on, self.pause.over) = (true, false);
+                self.pause.waiting.push(ack);
+            }
+            Message::Resume => self.pause.over = true,
+            Message::Nudge => {}
             Message::Shutdown => self.inbox.shutdown = true,
         }
     }
@@ -319,7 +359,7 @@ impl<'a> Loop<'a> {
         self.scheduler.end_all(reason, detail, Instant::now(), &mut self.events);
         self.dispatch();
         self.publish(|_| {});
-        self.drains.drain(..).for_each(acknowledge);
+        self.drains.drain(..).chain(self.pause.waiting.drain(..)).for_each(acknowledge);
     }
 }
 

@@ -1,5 +1,8 @@
 //! The loop over a fake model: what a request's two ends see, whatever happens to reader, engine or device.
 
+mod pauses;
+mod turns;
+
 use super::*;
 use crate::handle::{ClientId, FinishReason, Generation, NamedTable, Priority, Request, SubmitError, TableSet};
 use crate::prefix::{NewPrefix, PrefixError, PrefixInfo};
@@ -21,6 +24,8 @@ struct Fake {
     hold: Arc<AtomicBool>,
     /// Layers after which the fault comes.
     fault_after: u64,
+    /// The device is gone when it is looked at.
+    lost: bool,
     /// Steps under way at most; 0 is 1.
     depth: usize,
     /// What the steps under way gave, or their fault.
@@ -45,6 +50,10 @@ impl StepModel for Fake {
 
     fn depth(&self) -> usize {
         self.depth.max(1)
+    }
+
+    fn check(&mut self) -> Result<(), KernelError> {
+        if self.lost { Err(KernelError::Device("it slept".into())) } else { Ok(()) }
     }
 
     fn start(&mut self, seqs: &[SeqStep<'_>], interrupted: &mut dyn FnMut() -> bool) -> Result<(), KernelError> {

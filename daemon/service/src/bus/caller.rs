@@ -1,7 +1,10 @@
-//! Who calls, as the bus says: uid and groups of the message's sender.
+//! Who calls, as the bus says: uid and groups of the message's sender; and whether that may do what it asks for.
 
 use super::failure::Failure;
+use super::polkit::{self, Action, Verdict};
+use crate::config::Bus;
 use crate::peer::Peer;
+use crate::state::Daemon;
 use skip_client::{Error, ErrorKind};
 use zbus::Connection;
 use zbus::fdo::{ConnectionCredentials, DBusProxy};
@@ -12,6 +15,28 @@ use zbus::names::UniqueName;
 pub fn sender(header: &Header<'_>) -> Result<UniqueName<'static>, Failure> {
     let denied = || Error::new(ErrorKind::AccessDenied, "the bus does not say who calls");
     Ok(header.sender().ok_or_else(denied)?.to_owned())
+}
+
+/// The sender of a call, if it may do this: by the daemon's own rule, or else, on the system bus, by polkit's.
+///
+/// # Errors
+/// The own rule's refusal, where polkit does not allow it either.
+pub async fn authorised(daemon: &Daemon, connection: &Connection, header: &Header<'_>, action: Action) -> Result<Peer, Failure> {
+    let sender = sender(header)?;
+    let peer = peer(connection, &sender).await?;
+    let Err(mut refusal) = daemon.authority.check(&peer, action.right()) else { return Ok(peer) };
+    if daemon.config.bus != Bus::System {
+        return Err(refusal.into());
+    }
+    match polkit::ask(connection, header, &sender, action).await {
+        Verdict::Allowed => {
+            tracing::info!(action = action.id(), uid = peer.id(), "polkit allows");
+            return Ok(peer.granted(action.right()));
+        }
+        Verdict::Refused => refusal.message += &format!("; polkit does not allow {} either", action.id()),
+        Verdict::None(why) => tracing::debug!(action = action.id(), "polkit does not say: {why}"),
+    }
+    Err(refusal.into())
 }
 
 /// The credentials of a connection on the bus; an error where it has left.

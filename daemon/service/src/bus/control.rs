@@ -3,7 +3,7 @@
 use super::answer::{Answer, answer};
 use super::caller;
 use super::failure::{Failure, wants_details};
-use crate::peer::Right;
+use super::polkit::Action;
 use crate::state::Daemon;
 use crate::tables::Tables;
 use serde_json::{Map, Value};
@@ -28,8 +28,7 @@ impl TableControl {
     }
 
     async fn administrator(&self, header: &Header<'_>, connection: &Connection) -> Result<&Tables, Failure> {
-        let peer = caller::peer(connection, &caller::sender(header)?).await?;
-        self.daemon.authority.check(&peer, Right::Control)?;
+        caller::authorised(&self.daemon, connection, header, Action::SetTable).await?;
         Ok(self.daemon.tables()?)
     }
 

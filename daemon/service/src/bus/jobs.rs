@@ -3,8 +3,9 @@
 use super::answer::{Answer, answer};
 use super::caller;
 use super::failure::{Failure, wants_details};
+use super::polkit::Action;
 use crate::jobs::{self, Job};
-use crate::peer::{Peer, Right};
+use crate::peer::Peer;
 use crate::state::Daemon;
 use serde_json::Value;
 use skip_client::protocol::names::{ERROR_DETAILS, JOB_INTERFACE, JOB_PATH_PREFIX};
@@ -39,8 +40,7 @@ impl JobControl {
         header: &Header<'_>,
         connection: &Connection,
     ) -> Result<OwnedObjectPath, Failure> {
-        let peer = caller::peer(connection, &caller::sender(header)?).await?;
-        self.daemon.authority.check(&peer, Right::Control)?;
+        let peer = caller::authorised(&self.daemon, connection, header, Action::Job).await?;
         let mut options = variant::from_dict(options)?;
         options.shift_remove(ERROR_DETAILS);
         let job = jobs::start(&self.daemon, kind, &options, &peer)?;
@@ -88,8 +88,7 @@ impl JobControl {
         #[zbus(header)] header: Header<'_>,
         #[zbus(connection)] connection: &Connection,
     ) -> Result<(), Failure> {
-        let peer = caller::peer(connection, &caller::sender(&header)?).await?;
-        self.daemon.authority.check(&peer, Right::Control)?;
+        caller::authorised(&self.daemon, connection, &header, Action::Job).await?;
         self.daemon.jobs.find(&id)?.cancel();
         Ok(())
     }
@@ -118,8 +117,7 @@ pub struct JobObject {
 impl JobObject {
     /// Ends it at the next chance.
     async fn cancel(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<(), Failure> {
-        let peer = caller::peer(connection, &caller::sender(&header)?).await?;
-        self.daemon.authority.check(&peer, Right::Control)?;
+        caller::authorised(&self.daemon, connection, &header, Action::Job).await?;
         self.job.cancel();
         Ok(())
     }

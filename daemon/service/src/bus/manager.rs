@@ -3,6 +3,7 @@
 use super::answer::{Answer, answer};
 use super::caller;
 use super::failure::{Failure, wants_details};
+use super::polkit::Action;
 use super::prompt;
 use super::requests::Requests;
 use crate::activity;
@@ -152,8 +153,7 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
         #[zbus(connection)] connection: &Connection,
     ) -> Result<Vec<u32>, Failure> {
-        let peer = caller::peer(connection, &caller::sender(&header)?).await?;
-        self.daemon.authority.check(&peer, Right::Generate)?;
+        caller::authorised(&self.daemon, connection, &header, Action::Generate).await?;
         let model = self.daemon.ready_model()?.text.clone();
         let encoding = tokio::task::spawn_blocking(move || model.encode(&text));
         Ok(encoding.await.map_err(|_| Failure::internal("the tokenizer failed"))??)

@@ -7,11 +7,13 @@ mod control;
 mod failure;
 mod jobs;
 mod manager;
+mod polkit;
 mod prefixes;
 #[cfg(test)]
 mod private;
 mod prompt;
 mod requests;
+mod sleep;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -113,6 +115,9 @@ impl Joined {
             let mut tasks = JoinSet::new();
             tasks.spawn(watch::publish(daemon.clone(), connection.clone()));
             tasks.spawn(watch_leaving(joined.leaving, requests.clone()));
+            if daemon.config.bus == Bus::System {
+                tasks.spawn(sleep::follow(daemon.clone(), connection.clone()));
+            }
             tokio::select! {
                 () = stopped(&mut stopping) => {
                     requests.idle().await;

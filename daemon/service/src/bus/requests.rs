@@ -2,6 +2,7 @@
 
 use super::caller;
 use super::failure::Failure;
+use super::polkit::Action;
 use super::stream::{self, Wish};
 use crate::generation::{Ask, Outcome};
 use crate::peer::Right;
@@ -79,9 +80,8 @@ impl Requests {
         let id = RequestId::new(place.path.as_str().strip_prefix(REQUEST_PATH_PREFIX).map(|end| end.trim_start_matches('/')));
         let span = tracing::info_span!("request", id = id.name());
         let starting = async {
-            let peer = caller::peer(connection, &sender).await?;
             // Before a long prompt is read for somebody who may not have it answered.
-            daemon.authority.check(&peer, Right::Generate)?;
+            let peer = caller::authorised(daemon, connection, header, Action::Generate).await?;
             Ok::<_, Failure>(crate::generation::start(daemon, &peer, ask(id).await?).await?)
         };
         let running = starting.instrument(span).await?;

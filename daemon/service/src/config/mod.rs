@@ -8,6 +8,7 @@ mod settings;
 pub use listen::{Key, Listen};
 pub use settings::{Cli, Settings};
 
+use crate::faulty::Pretence;
 use crate::tables::OnDrift;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -130,8 +131,8 @@ pub struct Config {
     pub backend: BackendChoice,
     /// Whether CUDA kernels are tried first.
     pub qualify: QualifyChoice,
-    /// For tests: the step at which the device pretends to fail.
-    pub inject_fault_at_step: Option<u64>,
+    /// For tests: what the device pretends.
+    pub pretence: Option<Pretence>,
     /// The bus to join.
     pub bus: Bus,
     /// The bus was asked for, so that the daemon does not start without it.
@@ -184,7 +185,8 @@ impl Config {
             None => file::read(Path::new(SYSTEM_CONFIG), false)?,
         };
         let config = Self::check(cli.settings.over(files))?;
-        Ok(Self { inject_fault_at_step: cli.inject_fault_at_step, ..config })
+        let fault = cli.inject_fault_at_step.map(Pretence::Fault);
+        Ok(Self { pretence: fault.or(cli.inject_stall_at_step.map(Pretence::Stall)), ..config })
     }
 
     /// Fills defaults and checks every value.
@@ -241,7 +243,7 @@ impl Config {
             model_name,
             backend,
             qualify,
-            inject_fault_at_step: None,
+            pretence: None,
             bus,
             bus_required,
             on_drift,

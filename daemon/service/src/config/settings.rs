@@ -14,6 +14,9 @@ pub struct Cli {
     /// For tests: report a device fault at this step, as a broken device would
     #[arg(long, value_name = "STEP", hide = true)]
     pub inject_fault_at_step: Option<u64>,
+    /// For tests: let this step never end, as a device that hangs would
+    #[arg(long, value_name = "STEP", hide = true, conflicts_with = "inject_fault_at_step")]
+    pub inject_stall_at_step: Option<u64>,
     /// The options that a file may set too.
     #[command(flatten)]
     pub settings: Settings,

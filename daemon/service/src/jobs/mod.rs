@@ -53,7 +53,7 @@ impl Job {
 
     /// Whether this caller may see all of it.
     pub fn is_open_to(&self, authority: &Authority, peer: &Peer) -> bool {
-        authority.is_administrator(peer) || matches!(peer, Peer::User { uid, .. } if *uid == self.owner)
+        authority.is_administrator(peer) || matches!(peer, Peer::User { uid, .. } | Peer::Granted { uid, .. } if *uid == self.owner)
     }
 
     /// For waiting on changes.
