@@ -9,6 +9,7 @@ use half::bf16;
 use memmap2::MmapMut;
 use skip_kernels::backend::{Backend, MatrixSource, SeqStep, WeightFormat};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
+use skip_kernels::files::WeightFile;
 use skip_kernels::{PAGE, Phase};
 
 #[derive(Parser)]
@@ -45,7 +46,16 @@ fn source(rows: usize, cols: usize) -> anyhow::Result<(MatrixSource, Vec<f32>)> 
     for (out, &x) in map.chunks_exact_mut(2).zip(&values) {
         out.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
     }
-    Ok((MatrixSource { rows, cols, format: WeightFormat::Bf16, map: Arc::new(map.make_read_only()?), range: 0..rows * cols * 2 }, values))
+    Ok((
+        MatrixSource {
+            rows,
+            cols,
+            format: WeightFormat::Bf16,
+            file: Arc::new(WeightFile::of_memory(map.make_read_only()?)),
+            range: 0..rows * cols * 2,
+        },
+        values,
+    ))
 }
 
 fn main() -> anyhow::Result<()> {

@@ -9,6 +9,7 @@
 //! this one still uses may be given to others there.
 
 use crate::attention::{AttnGeometry, SkipCounters};
+use crate::files::{ReadError, Reads, WeightFile};
 use crate::gaps::Gaps;
 use crate::ledger::{Ledger, ModelShape};
 use crate::pages::PageLayout;
@@ -36,9 +37,9 @@ pub struct MatrixSource {
     pub cols: usize,
     /// Element type.
     pub format: WeightFormat,
-    /// The mapped file; kept alive by whoever borrows from it.
-    pub map: std::sync::Arc<memmap2::Mmap>,
-    /// Byte range of the tensor in the map.
+    /// The file it lies in; kept alive by whoever borrows from it.
+    pub file: std::sync::Arc<WeightFile>,
+    /// Byte range of the tensor in the file.
     pub range: std::ops::Range<usize>,
 }
 
@@ -55,7 +56,8 @@ impl WeightFormat {
 impl MatrixSource {
     /// The tensor's bytes, checked against its shape.
     pub fn bytes(&self) -> Result<&[u8], KernelError> {
-        let bytes = self.map.get(self.range.clone()).ok_or_else(|| KernelError::Invalid("a tensor lies outside its file".into()))?;
+        let bytes =
+            self.file.bytes().get(self.range.clone()).ok_or_else(|| KernelError::Invalid("a tensor lies outside its file".into()))?;
         let want = self.rows.checked_mul(self.cols).and_then(|n| n.checked_mul(self.format.size()));
         if want != Some(bytes.len()) {
             return Err(KernelError::Invalid(format!("a tensor of {} × {} has {} bytes", self.rows, self.cols, bytes.len())));
@@ -151,6 +153,9 @@ pub enum KernelError {
         /// Its size.
         bytes: u64,
     },
+    /// Weights that could not be read from their file.
+    #[error(transparent)]
+    Read(ReadError),
     /// A model that the memory there is cannot hold; nothing of it was allocated.
     #[error("{0}")]
     TooLarge(Box<Ledger>),
@@ -204,6 +209,10 @@ pub trait Backend: Send + 'static {
     /// Loads a matrix that only `embed` reads (an untied embedding), which a device may keep where it lies.
     fn lookup_table(&mut self, source: &MatrixSource) -> Result<Self::Matrix, KernelError> {
         self.matrix(std::slice::from_ref(source))
+    }
+    /// What was read of the files of matrices, past the page cache, to be copied; None where weights are read where they are mapped.
+    fn reads(&self) -> Option<Reads> {
+        None
     }
     /// Loads a vector.
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, KernelError>;

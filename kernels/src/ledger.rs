@@ -1,7 +1,7 @@
 //! What a model is going to take of a device's memory, counted by purpose before anything of it is allocated.
 
 use crate::attention::AttnGeometry;
-use crate::backend::KernelError;
+use crate::backend::{KernelError, WeightFormat};
 use crate::pages::PageLayout;
 use std::fmt;
 
@@ -12,8 +12,8 @@ pub struct ModelShape {
     pub geometry: AttnGeometry,
     /// Layers.
     pub layers: usize,
-    /// Elements of all weight matrices.
-    pub matrix_elements: u64,
+    /// Weight matrices, as products take them.
+    pub matrices: Vec<MatrixShape>,
     /// Elements of all float32 vectors.
     pub vector_elements: u64,
     /// Vocabulary.
@@ -32,6 +32,60 @@ pub struct ModelShape {
     pub ropes: usize,
 }
 
+/// Weight matrices of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Output features, of all parts that stand below one another.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+    /// Element type in the checkpoint.
+    pub format: WeightFormat,
+    /// Only looked up, row by row.
+    pub lookup: bool,
+}
+
+impl MatrixShape {
+    /// Bytes in the checkpoint.
+    pub fn bytes(&self) -> u64 {
+        self.rows as u64 * self.cols as u64 * self.format.size() as u64
+    }
+}
+
+impl ModelShape {
+    /// Elements of all weight matrices.
+    pub fn matrix_elements(&self) -> u64 {
+        self.matrices.iter().map(|m| m.rows as u64 * m.cols as u64).sum()
+    }
+
+    /// Bytes of K and V of all pages.
+    pub fn kv_bytes(&self) -> u64 {
+        (self.layers * self.pages * self.layout.page_len() * 2 * 2) as u64
+    }
+}
+
+/// Whose memory is taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// The device's own.
+    #[default]
+    Device,
+    /// The system's.
+    System,
+    /// What is left under the memory limit of a control group.
+    Group(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Device => f.write_str("on the device"),
+            Source::System => f.write_str("of the system's memory"),
+            Source::Group(group) => write!(f, "under the memory limit of control group {group}"),
+        }
+    }
+}
+
 /// Bytes by purpose, and what there is to take them from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -39,8 +93,8 @@ pub struct Ledger {
     pub entries: Vec<(&'static str, u64)>,
     /// Bytes that were free before anything was allocated.
     pub free: u64,
-    /// The device's memory is the system's.
-    pub shared: bool,
+    /// Whose they are.
+    pub source: Source,
 }
 
 impl Ledger {
@@ -52,6 +106,11 @@ impl Ledger {
     /// Bytes in all.
     pub fn total(&self) -> u64 {
         self.entries.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// Free bytes beside what is counted.
+    pub fn left(&self) -> u64 {
+        self.free.saturating_sub(self.total())
     }
 
     /// The ledger, if its total can be had.
@@ -74,8 +133,7 @@ impl fmt::Display for Ledger {
         for (i, (what, bytes)) in self.entries.iter().enumerate() {
             write!(f, "{}{what} {}", if i > 0 { ", " } else { "" }, mib(*bytes))?;
         }
-        let of = if self.shared { "of the system's memory" } else { "on the device" };
-        write!(f, "), {} MiB are free {of}", self.free >> 20)
+        write!(f, "), {} MiB are free {}", self.free >> 20, self.source)
     }
 }
 
@@ -93,5 +151,12 @@ mod tests {
         ledger.count("reserve", 1);
         let refused = ledger.admit().unwrap_err().to_string();
         assert_eq!(refused, "101 MiB are needed (weights 60, KV pages 40, reserve 1), 100 MiB are free on the device");
+    }
+
+    #[test]
+    fn whose_memory_it_is_is_told() {
+        let told = |source| Ledger { source, ..Ledger::default() }.to_string();
+        assert!(told(Source::System).ends_with("0 MiB are free of the system's memory"));
+        assert!(told(Source::Group("/a/b".into())).ends_with("under the memory limit of control group /a/b"));
     }
 }

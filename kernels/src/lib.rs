@@ -6,6 +6,7 @@ pub mod attention;
 pub mod backend;
 pub mod cpu;
 pub mod cuda;
+pub mod files;
 pub mod gaps;
 pub mod ledger;
 pub mod nvfp4;
@@ -13,6 +14,7 @@ pub mod pages;
 pub mod sampling;
 pub mod select;
 mod step;
+pub mod system;
 
 pub use backend::{Backend, BackendInfo, KernelError};
 pub use pages::{KvFormat, PAGE};

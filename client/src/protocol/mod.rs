@@ -46,8 +46,8 @@ pub use prompt::{ChatMessage, Content, Prompt, Stop};
 pub use request::{ChatRequest, CompletionRequest};
 pub use skip_tables::Phase;
 pub use status::{
-    Availability, AvailabilityState, BackendStatus, CacheStatus, LoadStatus, MemoryStatus, ModelStatus, QueueStatus, Ready, Shares, State,
-    Status, TableNames, TokenizeRequest, TokenizeResponse,
+    Availability, AvailabilityState, BackendStatus, BackgroundStatus, CacheStatus, LoadStatus, MemoryStatus, ModelStatus, QueueStatus,
+    ReadStatus, Ready, Shares, State, Status, TableNames, TokenizeRequest, TokenizeResponse,
 };
 pub use tables::{DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier, TierList};
 pub use tools::{CalledFunction, FunctionDelta, Tool, ToolCall, ToolCallDelta, ToolChoice};

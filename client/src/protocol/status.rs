@@ -116,7 +116,10 @@ pub struct Status {
     /// Pages.
     #[serde(default)]
     pub cache: CacheStatus,
-    /// Memory of the device; null where it is not counted, as on the CPU, and until the model is loaded.
+    /// Background work and its share of the time.
+    #[serde(default)]
+    pub background: BackgroundStatus,
+    /// Memory that the model was counted with; null where nobody says what is free, and until the model is loaded.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,
     /// How fast the weights came; null until the model is loaded.
@@ -211,8 +214,22 @@ pub struct MemoryStatus {
     pub counted: std::collections::BTreeMap<String, u64>,
     /// Their sum.
     pub total: u64,
-    /// Free before: of the device, or of the system where the GPU is integrated.
+    /// Free before.
     pub free_before: u64,
+    /// Where it was free: `on the device`, `of the system's memory`, or under the limit of a control group.
+    #[serde(default)]
+    pub source: String,
+}
+
+/// The background class's share of the time while nothing else runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BackgroundStatus {
+    /// Percent that it may compute; 100 is no limit.
+    pub duty_percent: u32,
+    /// Seconds that its steps took.
+    pub step_seconds: f64,
+    /// Seconds that it rested for its share.
+    pub rest_seconds: f64,
 }
 
 /// How fast the weights came from their files.
@@ -222,6 +239,20 @@ pub struct LoadStatus {
     pub bytes: u64,
     /// From the first to the last, seconds.
     pub seconds: f64,
+    /// The disk's part; null where weights are read in place, as on the CPU.
+    #[serde(default)]
+    pub reads: Option<ReadStatus>,
+}
+
+/// What was read of the weight files to be copied to a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReadStatus {
+    /// Bytes.
+    pub bytes: u64,
+    /// Seconds in which they were being read: their rate is the disk's own.
+    pub seconds: f64,
+    /// Past the page cache; false where the file system refuses that.
+    pub direct: bool,
 }
 
 /// `POST /skipd/v1/tokenize`.

@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Tables whose counters are kept; beyond it the oldest that is not in force is forgotten.
 const MAX_TABLES: usize = 64;
 
+/// Waits of control requests that are told apart: no step, one, two, more.
+pub const CONTROL_WAITS: usize = 4;
+
 /// Skips of one phase under one table, since the start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSkips {
@@ -79,6 +82,13 @@ pub struct Status {
     /// Seconds that the loop's thread took for those beside waiting for the device; with a device that runs one step while the next is
     /// prepared, they cost time only where they are longer than the step.
     pub decode_host_seconds: f64,
+    /// Of all steps' seconds, those of the background class.
+    pub background_step_seconds: f64,
+    /// Seconds in which background work alone was there and kept to its share of the time.
+    pub background_rest_seconds: f64,
+    /// Control requests by the steps of lower classes that ended between their coming and their own first step, or were still under way beside
+    /// it: none, one, two, more.
+    pub control_waits: [u64; CONTROL_WAITS],
     /// Weights and memory; None until they are there.
     pub loaded: Option<Loaded>,
 }
@@ -114,6 +124,9 @@ impl Status {
             attention_seconds: 0.0,
             decode_steps: 0,
             decode_host_seconds: 0.0,
+            background_step_seconds: 0.0,
+            background_rest_seconds: 0.0,
+            control_waits: [0; CONTROL_WAITS],
             loaded: None,
         }
     }
@@ -135,6 +148,10 @@ impl Status {
         if let Some(i) = FinishReason::ALL.iter().position(|r| *r == reason) {
             self.finished[i] += 1;
         }
+    }
+
+    pub(crate) fn count_control_wait(&mut self, steps: usize) {
+        self.control_waits[steps.min(CONTROL_WAITS - 1)] += 1;
     }
 
     /// Adds a request's votes of a step.

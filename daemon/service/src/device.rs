@@ -27,8 +27,8 @@ pub enum Chosen {
     Cuda {
         /// How to open it.
         options: CudaOptions,
-        /// Bytes that its cache may count on once the weights are there; None where nobody says.
-        available: Option<u64>,
+        /// What it is.
+        probe: Box<Probe>,
     },
 }
 
@@ -95,11 +95,11 @@ pub fn choose(daemon: &Daemon, checkpoint: &Checkpoint, needs: Needs) -> Result<
         return Ok(Choice::cpu("as configured".into(), false, Rung::All));
     }
     let standing = Faults::read(&daemon.config.state_dir).standing();
-    let options = CudaOptions::new(needs.activations);
+    let options = CudaOptions { system: daemon.config.system(), ..CudaOptions::new(needs.activations) };
     // A device that is not to be used is not touched either.
     let forgone = choice == BackendChoice::Auto && standing.rung == Rung::Cpu;
     let found = if forgone { None } else { Some(usable(daemon, checkpoint, needs, &options)) };
-    let decided = decide(choice == BackendChoice::Cuda, &standing, options, found, checkpoint.weight_bytes());
+    let decided = decide(choice == BackendChoice::Cuda, &standing, options, found);
     match &decided {
         Ok(Choice { degraded: Some(reason), .. }) => tracing::error!(reason, "degraded"),
         Ok(Choice { chosen: Chosen::Cpu, reason, .. }) => tracing::info!(reason, "running on the CPU"),
@@ -116,7 +116,6 @@ fn decide(
     standing: &Standing,
     mut options: CudaOptions,
     found: Option<Result<Found, Against>>,
-    weight_bytes: u64,
 ) -> Result<Choice, String> {
     const UNTIL: &str = "after a clean run the next start tries";
     let Standing { rung, why } = standing;
@@ -149,7 +148,7 @@ fn decide(
     options.excluded = kernels.excluded;
     let driver = format!("CUDA {}.{}", probe.driver / 1000, probe.driver % 1000 / 10);
     Ok(Choice {
-        chosen: Chosen::Cuda { options, available: probe.free.map(|free| free.saturating_sub(weight_bytes)) },
+        chosen: Chosen::Cuda { options, probe: Box::new(probe) },
         reason: degraded.as_ref().map_or(driver.clone(), |reason| format!("{driver}; {reason}")),
         degraded,
         rung: if faulty { Rung::Portable } else { Rung::All },
@@ -184,8 +183,8 @@ fn usable(daemon: &Daemon, checkpoint: &Checkpoint, needs: Needs, options: &Cuda
 }
 
 /// An engine's options on a GPU.
-pub fn gpu_defaults(available: Option<u64>) -> EngineOptions {
-    EngineOptions { longest_chunk: GPU_CHUNK, step_budget: GPU_STEP, available, ..EngineOptions::default() }
+pub fn gpu_defaults() -> EngineOptions {
+    EngineOptions { longest_chunk: GPU_CHUNK, step_budget: GPU_STEP, ..EngineOptions::default() }
 }
 
 #[cfg(test)]
@@ -200,7 +199,8 @@ mod tests {
 
     fn device(kernels: Selection) -> Option<Result<Found, Against>> {
         let (name, uuid) = ("H200".into(), "ab".into());
-        let probe = Probe { name, uuid, capability: (9, 0), driver: 13010, integrated: false, memory: 1 << 33, free: Some(1 << 32) };
+        let probe =
+            Probe { name, uuid, capability: (9, 0), driver: 13010, integrated: false, memory: 1 << 33, free: Some(1 << 32), sms: 132 };
         Some(Ok(Found { probe, kernels }))
     }
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn decided(cuda: bool, rung: Rung, found: Option<Result<Found, Against>>) -> Choice {
-        decide(cuda, &standing(rung), CudaOptions::new(Activations::Bf16), found, 1 << 30).unwrap()
+        decide(cuda, &standing(rung), CudaOptions::new(Activations::Bf16), found).unwrap()
     }
 
     /// Kernels left out on CUDA; None: it is the processor.
@@ -225,7 +225,7 @@ mod tests {
         let choice = decided(false, Rung::All, hopper());
         assert_eq!((excluded(&choice), choice.rung, choice.degraded.as_ref()), (Some(0), Rung::All, None));
         assert_eq!(choice.reason, "CUDA 13.1");
-        assert!(matches!(choice.chosen, Chosen::Cuda { available: Some(bytes), .. } if bytes == 3 << 30));
+        assert!(matches!(choice.chosen, Chosen::Cuda { probe, .. } if probe.free == Some(1 << 32)));
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         let absent = || Some(Err(Against::Absent(Unusable::NoDriver)));
         let broken = || Some(Err(Against::Broken("kernels refused".into())));
         for found in [absent(), broken()] {
-            let refusal = decide(true, &standing(Rung::All), CudaOptions::new(Activations::Bf16), found, 0);
+            let refusal = decide(true, &standing(Rung::All), CudaOptions::new(Activations::Bf16), found);
             assert!(refusal.err().unwrap().starts_with("--backend cuda: "));
         }
         assert_eq!(decided(false, Rung::All, absent()).degraded, None);

@@ -4,6 +4,7 @@ use crate::device::{Choice, Chosen};
 use crate::lifecycle::{Lifecycle, Stage};
 use skip_engine::engine::{EngineError, LoadError};
 use skip_engine::{EngineHandle, EngineState};
+use skip_kernels::KernelError;
 use std::sync::Arc;
 
 /// Starts the engine of `choice` with `start`. If it is one on CUDA and `may_fall_back`, waits until it has loaded, and where the device refuses
@@ -34,7 +35,7 @@ async fn refusal(engine: &EngineHandle, life: &Lifecycle) -> Option<Arc<EngineEr
         let state = states.borrow_and_update().clone();
         match state {
             EngineState::Loading { progress } => life.advance(Stage::Loading(progress)),
-            EngineState::Failed(error) if matches!(*error, EngineError::Load(LoadError::Kernel(_))) => return Some(error),
+            EngineState::Failed(error) if is_the_device_s(&error) => return Some(error),
             _ => return None,
         }
         tokio::select! {
@@ -48,24 +49,30 @@ async fn refusal(engine: &EngineHandle, life: &Lifecycle) -> Option<Arc<EngineEr
     }
 }
 
+/// Whether the device refused, and not the weights' file.
+fn is_the_device_s(error: &EngineError) -> bool {
+    matches!(error, EngineError::Load(LoadError::Kernel(error)) if !matches!(error, KernelError::Read(_)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::faults::Rung;
     use crate::testing;
-    use skip_kernels::KernelError;
-    use skip_kernels::cuda::{Activations, CudaOptions};
+    use skip_kernels::cuda::{Activations, CudaOptions, Probe};
     use skip_kernels::ledger::Ledger;
     use std::cell::RefCell;
     use std::time::Duration;
 
     fn cuda() -> Choice {
-        let chosen = Chosen::Cuda { options: CudaOptions::new(Activations::Bf16), available: None };
+        let (name, uuid) = ("H200".into(), "ab".into());
+        let probe = Probe { name, uuid, capability: (9, 0), driver: 13000, integrated: false, memory: 1 << 33, free: None, sms: 132 };
+        let chosen = Chosen::Cuda { options: CudaOptions::new(Activations::Bf16), probe: Box::new(probe) };
         Choice { chosen, reason: "CUDA 13.0".into(), degraded: None, rung: Rung::All, kernel_notes: vec!["no measuring".into()] }
     }
 
     fn full() -> KernelError {
-        KernelError::TooLarge(Box::new(Ledger { entries: vec![("KV pages", 9120 << 20)], free: 8000 << 20, shared: false }))
+        KernelError::TooLarge(Box::new(Ledger { entries: vec![("KV pages", 9120 << 20)], free: 8000 << 20, ..Ledger::default() }))
     }
 
     /// Starts on a device that refuses, beside a processor that works; tells on what was started.

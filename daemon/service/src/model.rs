@@ -13,9 +13,11 @@ use crate::text;
 use serde_json::{Map, Value};
 use skip_engine::EngineOptions;
 use skip_engine::checkpoint::Checkpoint;
+use skip_engine::decoder;
 use skip_engine::engine::{CacheSize, EngineError};
-use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
-use skip_kernels::cuda::{CudaBackend, CudaOptions};
+use skip_kernels::cpu::{self, CpuBackend, CpuOptions, Precision};
+use skip_kernels::cuda::{self, CudaBackend, CudaOptions};
+use skip_kernels::system::System;
 use skip_kernels::{KernelError, KvFormat};
 use std::io::Read;
 use std::path::Path;
@@ -40,8 +42,13 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
         // What is not relied on any more has no more faults to show.
         let pretence = config.pretence.filter(|_| choice.rung != Rung::Cpu);
         let options = engine_options(config, &choice.chosen, tables.in_force());
+        let room = room_for_cache(&choice.chosen, &checkpoint, &options, cpu, &config.system());
+        let options = EngineOptions { cache_room: room, ..options };
         match &choice.chosen {
-            Chosen::Cpu => start(options, &config.model_name, checkpoint.clone(), pretence, move || Ok(CpuBackend::new(cpu))),
+            Chosen::Cpu => {
+                let system = config.system();
+                start(options, &config.model_name, checkpoint.clone(), pretence, move || Ok(CpuBackend::within(cpu, system)))
+            }
             Chosen::Cuda { options: cuda, .. } => {
                 let cuda = CudaOptions { max_samples: options.max_running, ..cuda.clone() };
                 let open = move || CudaBackend::new(cuda).map_err(|error| KernelError::Device(error.to_string()));
@@ -86,7 +93,7 @@ pub fn open(daemon: &Daemon) -> Result<Model, LoadError> {
 fn engine_options(config: &Config, chosen: &Chosen, tables: skip_engine::handle::TableSet) -> EngineOptions {
     let defaults = match chosen {
         Chosen::Cpu => EngineOptions::default(),
-        Chosen::Cuda { available, .. } => device::gpu_defaults(*available),
+        Chosen::Cuda { .. } => device::gpu_defaults(),
     };
     EngineOptions {
         kv_format: kv_format(config.kv),
@@ -94,9 +101,23 @@ fn engine_options(config: &Config, chosen: &Chosen, tables: skip_engine::handle:
         queue_limit: config.queue as u32,
         max_running: config.max_running.unwrap_or(defaults.max_running),
         chunk: config.chunk,
+        background_duty: config.background_duty,
         tables,
         ..defaults
     }
+}
+
+/// Bytes that the cache may have beside everything else; None where nobody says what there is.
+fn room_for_cache(chosen: &Chosen, checkpoint: &Checkpoint, options: &EngineOptions, cpu: CpuOptions, system: &System) -> Option<u64> {
+    // A checkpoint that was opened has every tensor.
+    let shape = decoder::shape_without_cache(checkpoint, options).ok()?;
+    let ledger = match chosen {
+        Chosen::Cpu => cpu::estimate(&shape, cpu, system),
+        Chosen::Cuda { options: cuda, probe } => {
+            cuda::estimate(&shape, probe, &CudaOptions { max_samples: options.max_running, ..cuda.clone() })
+        }
+    };
+    ledger.map(|ledger| ledger.left())
 }
 
 fn kv_format(choice: KvChoice) -> KvFormat {

@@ -5,7 +5,8 @@ use crate::lifecycle::Stage;
 use crate::state::{Daemon, Model};
 use skip_client::protocol::status::TableNames;
 use skip_client::protocol::{
-    Availability, AvailabilityState, BackendStatus, CacheStatus, LoadStatus, MemoryStatus, ModelStatus, Phase, QueueStatus, Shares, Status,
+    Availability, AvailabilityState, BackendStatus, BackgroundStatus, CacheStatus, LoadStatus, MemoryStatus, ModelStatus, Phase,
+    QueueStatus, ReadStatus, Shares, Status,
 };
 use skip_engine::stats;
 
@@ -87,10 +88,20 @@ fn fill(status: &mut Status, daemon: &Daemon, model: &Model, engine: &stats::Sta
         cached: engine.pages_cached,
         pinned: engine.pages_pinned,
     };
-    status.load = engine.loaded.as_ref().map(|loaded| LoadStatus { bytes: loaded.bytes, seconds: short(loaded.seconds) });
+    status.background = BackgroundStatus {
+        duty_percent: daemon.config.background_duty,
+        step_seconds: short(engine.background_step_seconds),
+        rest_seconds: short(engine.background_rest_seconds),
+    };
+    status.load = engine.loaded.as_ref().map(|loaded| LoadStatus {
+        bytes: loaded.bytes,
+        seconds: short(loaded.seconds),
+        reads: loaded.reads.map(|reads| ReadStatus { bytes: reads.bytes, seconds: short(reads.seconds), direct: reads.direct }),
+    });
     status.memory = engine.loaded.as_ref().and_then(|loaded| loaded.ledger.as_ref()).map(|ledger| MemoryStatus {
         counted: ledger.entries.iter().map(|(what, bytes)| ((*what).to_owned(), *bytes)).collect(),
         total: ledger.total(),
         free_before: ledger.free,
+        source: ledger.source.to_string(),
     });
 }

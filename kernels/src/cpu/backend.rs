@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::attention;
 use super::buffer::Buffer;
 use super::isa::Isa;
+use super::ledger::{self, Work};
 use super::matmul::{Inputs, Scratch, matmul};
 use super::norm::{Delta, RowsMut, gated, rms_norm_rows};
 use super::pool::Pool;
@@ -15,9 +16,11 @@ use super::store::{RowArgs, qkv_store};
 use super::weights::{self, Weights};
 use crate::attention::{AttnCall, AttnGeometry, SkipCounters};
 use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot};
+use crate::ledger::{Ledger, ModelShape};
 use crate::pages::{KvView, PageLayout};
 use crate::sampling::Sampled;
 use crate::step::Step;
+use crate::system::System;
 use skip_tables::{Phase, ScaleTable};
 
 /// How activations enter matrix products.
@@ -41,8 +44,29 @@ pub struct CpuOptions {
     pub precision: Precision,
 }
 
+impl CpuOptions {
+    fn work(&self) -> Work {
+        let isa = Isa::detect();
+        let inputs = match self.precision {
+            Precision::Float32 => Inputs::Float32,
+            Precision::Bfloat16 => Inputs::Bfloat16,
+            Precision::Auto if isa.multiplies_bfloat16() => Inputs::Bfloat16,
+            Precision::Auto => Inputs::Float32,
+        };
+        let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        Work { threads, isa, inputs }
+    }
+}
+
+/// What a model takes on the processor with these options, and what `system` can give; None where nobody says.
+pub fn estimate(shape: &ModelShape, options: CpuOptions, system: &System) -> Option<Ledger> {
+    system.bounds(ledger::ledger(shape, options.work()))
+}
+
 /// The CPU implementation of [`Backend`].
 pub struct CpuBackend {
+    options: CpuOptions,
+    system: System,
     pool: Pool,
     isa: Isa,
     /// Attention's: tile registers round queries and weights to pairs of bfloat16, which float32 precision does not take.
@@ -120,15 +144,15 @@ fn check(fits: bool, what: impl FnOnce() -> String) -> Result<(), KernelError> {
 impl CpuBackend {
     /// Starts the threads.
     pub fn new(options: CpuOptions) -> Self {
-        let isa = Isa::detect();
-        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let inputs = match options.precision {
-            Precision::Float32 => Inputs::Float32,
-            Precision::Bfloat16 => Inputs::Bfloat16,
-            Precision::Auto if isa.multiplies_bfloat16() => Inputs::Bfloat16,
-            Precision::Auto => Inputs::Float32,
-        };
+        Self::within(options, System::default())
+    }
+
+    /// The same where another system says what memory there is.
+    pub fn within(options: CpuOptions, system: System) -> Self {
+        let Work { threads, isa, inputs } = options.work();
         Self {
+            options,
+            system,
             pool: Pool::new(threads),
             isa,
             attention_isa: if options.precision == Precision::Float32 { isa.min(Isa::Avx512Bf16) } else { isa },
@@ -179,8 +203,15 @@ impl Backend for CpuBackend {
         }
     }
 
+    fn admit(&mut self, shape: &ModelShape) -> Result<Option<Ledger>, KernelError> {
+        estimate(shape, self.options, &self.system).map(Ledger::admit).transpose()
+    }
+
     fn matrix(&mut self, parts: &[MatrixSource]) -> Result<Matrix, KernelError> {
+        parts.iter().for_each(|part| part.file.will_need(&part.range));
         let packed = Weights::pack(&self.pool, parts)?;
+        // What is packed is not read again where it lies, but for a row now and then.
+        parts.iter().for_each(|part| part.file.release(&part.range));
         // A tied embedding is looked up row by row, which the mapped file serves as it lies.
         let source = (parts.len() == 1).then(|| parts[0].clone());
         Ok(Matrix { rows: packed.rows, cols: packed.cols, packed: Some(packed), source })

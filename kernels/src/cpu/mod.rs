@@ -5,6 +5,7 @@ pub mod backend;
 mod buffer;
 mod isa;
 mod lanes;
+mod ledger;
 mod matmul;
 pub mod measure;
 mod norm;
@@ -18,4 +19,4 @@ mod simd;
 mod store;
 mod weights;
 
-pub use backend::{CpuBackend, CpuOptions, Precision};
+pub use backend::{CpuBackend, CpuOptions, Precision, estimate};

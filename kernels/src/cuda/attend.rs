@@ -45,7 +45,7 @@ impl Attend {
     /// Why this machine cannot run on CUDA.
     pub fn open(options: &CudaOptions) -> Result<Self, Unusable> {
         guarded(|| {
-            let device = Device::open(options.device)?;
+            let device = Device::open(options.device, &options.system)?;
             let cubins = Cubins::load(&device, &options.cubins, &options.excluded)?;
             let staging = Staging::new(&device).map_err(|e| Unusable::Driver(e.to_string()))?;
             Ok(Self { attention: Attention::new(), cubins, staging, gather: options.gather_from == 0, device })

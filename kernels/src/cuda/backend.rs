@@ -22,9 +22,11 @@ use super::unusable::Unusable;
 use super::weights::{Activations, Matrix, Staging};
 use crate::attention::AttnGeometry;
 use crate::backend::{Activation, Backend, BackendInfo, KernelError, MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot};
+use crate::files::Reads;
 use crate::gaps;
 use crate::ledger::{Ledger, ModelShape};
 use crate::pages::{KvFormat, PAGE, PageLayout};
+use crate::system::System;
 use skip_tables::{Phase, ScaleTable};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -49,6 +51,8 @@ pub struct CudaOptions {
     pub gather_from: u64,
     /// Kernels that are not used though the files have them: those that may be left out are, without the others there is no serving.
     pub excluded: BTreeSet<String>,
+    /// Says what memory there is, where the device shares it.
+    pub system: System,
 }
 
 impl CudaOptions {
@@ -62,6 +66,7 @@ impl CudaOptions {
             graphs: true,
             gather_from: GATHER_FROM,
             excluded: BTreeSet::new(),
+            system: System::default(),
         }
     }
 }
@@ -153,7 +158,7 @@ fn kv_name(format: KvFormat) -> &'static str {
 /// Why it cannot.
 pub fn check(options: &CudaOptions) -> Result<Probe, Unusable> {
     guarded(|| {
-        let device = Device::open(options.device)?;
+        let device = Device::open(options.device, &options.system)?;
         if !matmul::is_present() {
             return Err(Unusable::NoCublasLt);
         }
@@ -181,7 +186,7 @@ impl CudaBackend {
         if !matmul::is_present() {
             return Err(Unusable::NoCublasLt);
         }
-        let device = Device::open(options.device)?;
+        let device = Device::open(options.device, &options.system)?;
         let mut cubins = Cubins::load(&device, &options.cubins, &options.excluded)?;
         let edits_logits = cubins.find(edits::KERNEL).is_some();
         let max_samples = options.max_samples.max(1).next_power_of_two();
@@ -272,6 +277,9 @@ impl Backend for CudaBackend {
     fn admit(&mut self, shape: &ModelShape) -> Result<Option<Ledger>, KernelError> {
         // Where nobody says what is free, allocating is the only way to know.
         let counted = self.device.probe.free.map(|free| ledger::ledger(shape, &self.chip(free)).admit()).transpose()?;
+        if self.device.probe.integrated {
+            ledger::admit_host(&self.options.system)?;
+        }
         self.attention.reserve(&self.device, shape)?;
         self.logits_buffer(shape.seqs, shape.vocab)?;
         Ok(counted)
@@ -279,6 +287,10 @@ impl Backend for CudaBackend {
 
     fn matrix(&mut self, parts: &[MatrixSource]) -> Result<Matrix, KernelError> {
         self.staging.matrix(&self.device, parts, self.options.activations)
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        self.staging.reads()
     }
 
     fn vector(&mut self, values: &[f32]) -> Result<Vector, KernelError> {

@@ -1,8 +1,9 @@
 //! A device that was found usable: context, stream, and the properties that launches depend on.
 
-use super::ledger::{self, Memory};
+use super::ledger;
 use super::unusable::Unusable;
 use crate::backend::KernelError;
+use crate::system::System;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +29,15 @@ pub struct Probe {
     pub memory: u64,
     /// Bytes that can be had now: of the device, or of the system where it is integrated; None where nobody says.
     pub free: Option<u64>,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+}
+
+impl Probe {
+    /// Blocks have 227 KB of shared memory (from Hopper on), else 163.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.capability.0 >= 9
+    }
 }
 
 /// The sentence behind a driver error.
@@ -58,25 +68,6 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, Unusable>) -> Result<T, U
     })
 }
 
-/// The memory of a device whose context is current.
-struct System {
-    integrated: bool,
-}
-
-impl Memory for System {
-    fn integrated(&self) -> bool {
-        self.integrated
-    }
-
-    fn device_free(&self) -> Option<u64> {
-        result::mem_get_info().ok().map(|(free, _)| free as u64)
-    }
-
-    fn meminfo(&self) -> Option<String> {
-        std::fs::read_to_string("/proc/meminfo").ok()
-    }
-}
-
 /// An open device.
 pub(super) struct Device {
     pub ctx: Arc<CudaContext>,
@@ -88,7 +79,7 @@ pub(super) struct Device {
 
 impl Device {
     /// Opens device `ordinal` with a stream of its own.
-    pub fn open(ordinal: usize) -> Result<Self, Unusable> {
+    pub fn open(ordinal: usize, system: &System) -> Result<Self, Unusable> {
         let mut driver = 0;
         // SAFETY: writes one integer.
         unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result()?;
@@ -115,15 +106,15 @@ impl Device {
             driver,
             integrated,
             memory: ctx.total_mem()? as u64,
-            free: ledger::free(&System { integrated }),
+            free: ledger::free(integrated, system, || result::mem_get_info().ok().map(|(free, _)| free as u64)),
+            sms: u32::try_from(ctx.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?).unwrap_or(1),
         };
-        let sms = ctx.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        Ok(Self { ctx, stream, probe, sms: u32::try_from(sms).unwrap_or(1) })
+        Ok(Self { ctx, stream, sms: probe.sms, probe })
     }
 
     /// Blocks have 227 KB of shared memory (from Hopper on), else 163.
     pub fn is_roomy(&self) -> bool {
-        self.probe.capability.0 >= 9
+        self.probe.is_roomy()
     }
 
     /// Whether everything enqueued is done. Not while the stream records.

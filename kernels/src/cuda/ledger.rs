@@ -4,34 +4,49 @@
 //! taken, and asking for more than there is can take the board down.
 
 use super::attention;
+use super::backend::CudaOptions;
+use super::device::Probe;
 use super::matmul;
-use super::weights::CHUNK;
-use crate::ledger::{Ledger, ModelShape};
+use super::weights::STAGED;
+use crate::backend::KernelError;
+use crate::ledger::{Ledger, ModelShape, Source};
+use crate::system::System;
 
 /// Graphs, modules that libraries load when they first need them, and fragments.
 const RESERVE: u64 = 384 << 20;
 /// On an integrated GPU the rest of the system lives from the same memory.
 const SHARED_RESERVE: u64 = 1 << 30;
 
-/// A device's memory, as far as it can be asked.
-pub(super) trait Memory {
-    /// Shares memory with the processor.
-    fn integrated(&self) -> bool;
-    /// Free bytes as the driver counts them; only asked where the device has memory of its own.
-    fn device_free(&self) -> Option<u64>;
-    /// The text of /proc/meminfo.
-    fn meminfo(&self) -> Option<String>;
+/// More than sampler, tables and the step's first block ever take.
+const MOST_FIXED: u64 = 64 << 20;
+/// What the process takes besides, once its device is open: libraries that load when they are first needed, and the rest of the daemon.
+const HOST_RESERVE: u64 = 128 << 20;
+
+/// Bytes that a device can give; None where nobody says. `device_free` is what the driver counts, which is wrong where memory is shared: there
+/// it is not asked.
+pub(super) fn free(integrated: bool, system: &System, device_free: impl FnOnce() -> Option<u64>) -> Option<u64> {
+    if integrated { system.available() } else { device_free() }
 }
 
-/// Bytes that can be had; None where nobody says.
-pub(super) fn free(memory: &impl Memory) -> Option<u64> {
-    if !memory.integrated() {
-        return memory.device_free();
-    }
-    let text = memory.meminfo()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
+/// What the host takes beside an integrated device: that alone is charged to the control groups above the process, device memory is not.
+/// The staging buffers are there already.
+///
+/// # Errors
+/// A control group leaves less.
+pub(super) fn admit_host(system: &System) -> Result<(), KernelError> {
+    let Some(room) = system.tightest_group() else { return Ok(()) };
+    let mut ledger = Ledger { free: room.bytes, source: Source::Group(room.group), ..Ledger::default() };
+    ledger.count("reserve of the host", HOST_RESERVE);
+    ledger.admit().map(drop)
+}
+
+/// What a model takes of a device that is still to be opened, nothing of it less than [`ledger`] is going to count; None where nobody says what
+/// is free.
+pub fn estimate(shape: &ModelShape, probe: &Probe, options: &CudaOptions) -> Option<Ledger> {
+    let samples = options.max_samples.max(1).next_power_of_two();
+    let chip =
+        Chip { integrated: probe.integrated, free: probe.free?, sms: probe.sms, roomy: probe.is_roomy(), samples, fixed: MOST_FIXED };
+    Some(ledger(shape, &chip))
 }
 
 /// What the device adds to the shape of a model.
@@ -66,15 +81,16 @@ pub(super) fn ledger(shape: &ModelShape, chip: &Chip) -> Ledger {
     let angles = shape.ropes * rows * (g.head_dim / 2) * 8;
     let logits = logits_bytes(shape.seqs.max(chip.samples), shape.vocab);
     let workspaces: usize = attention::workspaces(shape, chip.sms, chip.roomy).map(|w| w.bytes).sum();
-    let mut ledger = Ledger { free: chip.free, shared: chip.integrated, ..Ledger::default() };
-    ledger.count("weights", shape.matrix_elements * 2 + shape.vector_elements * 4);
-    ledger.count("KV pages", (shape.layers * shape.pages * shape.layout.page_len() * 2 * 2) as u64);
+    let source = if chip.integrated { Source::System } else { Source::Device };
+    let mut ledger = Ledger { free: chip.free, source, ..Ledger::default() };
+    ledger.count("weights", shape.matrix_elements() * 2 + shape.vector_elements * 4);
+    ledger.count("KV pages", shape.kv_bytes());
     ledger.count("activations", (activations + queries + angles + logits) as u64);
     ledger.count("decode workspaces", workspaces as u64);
     ledger.count("products", matmul::WORKSPACE as u64);
     ledger.count("sampler, tables and step", chip.fixed);
     if chip.integrated {
-        ledger.count("staging", 2 * CHUNK as u64);
+        ledger.count("staging", 2 * STAGED as u64);
     }
     ledger.count("reserve", if chip.integrated { SHARED_RESERVE } else { RESERVE });
     ledger
@@ -84,34 +100,41 @@ pub(super) fn ledger(shape: &ModelShape, chip: &Chip) -> Ledger {
 mod tests {
     use super::*;
     use crate::attention::AttnGeometry;
-    use crate::backend::KernelError;
+    use crate::backend::WeightFormat;
+    use crate::ledger::MatrixShape;
     use crate::pages::{KvFormat, PageLayout};
 
-    struct Fake {
-        integrated: bool,
-        meminfo: &'static str,
+    /// A system with so many KiB available, and this process in a control group with a limit of bytes.
+    fn system(kib: u64, limit: u64) -> (tempfile::TempDir, System) {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/meminfo", format!("MemFree: 1 kB\nMemAvailable: {kib} kB\n"));
+        write("proc/self/mountinfo", "25 1 0:21 / /groups rw - cgroup2 cgroup2 rw\n".into());
+        write("proc/self/cgroup", "0::/skipd\n".into());
+        write("groups/skipd/memory.max", limit.to_string());
+        write("groups/skipd/memory.current", "0".into());
+        let system = System::at(root.path());
+        (root, system)
     }
-
-    impl Memory for Fake {
-        fn integrated(&self) -> bool {
-            self.integrated
-        }
-        fn device_free(&self) -> Option<u64> {
-            assert!(!self.integrated, "the driver's figure is wrong where memory is shared");
-            Some(8 << 30)
-        }
-        fn meminfo(&self) -> Option<String> {
-            Some(self.meminfo.into())
-        }
-    }
-
-    const MEMINFO: &str = "MemTotal:       64305152 kB\nMemFree:         1000000 kB\nMemAvailable:   40000000 kB\n";
 
     #[test]
-    fn an_integrated_gpu_has_what_the_system_can_give() {
-        assert_eq!(free(&Fake { integrated: false, meminfo: MEMINFO }), Some(8 << 30));
-        assert_eq!(free(&Fake { integrated: true, meminfo: MEMINFO }), Some(40_000_000 * 1024));
-        assert_eq!(free(&Fake { integrated: true, meminfo: "MemTotal: 1 kB\n" }), None, "nothing is guessed");
+    fn an_integrated_gpu_has_what_the_system_can_give_whatever_the_control_group() {
+        let (_root, system) = system(40_000_000, 4 << 30);
+        assert_eq!(free(false, &system, || Some(8 << 30)), Some(8 << 30));
+        assert_eq!(free(true, &system, || panic!("the driver's figure is wrong where memory is shared")), Some(40_000_000 * 1024));
+    }
+
+    #[test]
+    fn the_host_s_part_must_fit_the_control_group() {
+        let (_root, roomy) = system(1, HOST_RESERVE);
+        assert!(admit_host(&roomy).is_ok());
+        let (_root, tight) = system(1, HOST_RESERVE - 1);
+        let refused = admit_host(&tight).unwrap_err().to_string();
+        assert!(refused.contains("reserve of the host 128") && refused.contains("control group /skipd"), "{refused}");
     }
 
     /// Qwen2.5-Coder-0.5B with 32k of cache.
@@ -120,7 +143,7 @@ mod tests {
         ModelShape {
             geometry,
             layers: 24,
-            matrix_elements: 494_000_000,
+            matrices: vec![MatrixShape { rows: 494_000, cols: 1000, format: WeightFormat::Bf16, lookup: false }],
             vector_elements: 100_000,
             vocab: 151_936,
             tensors: vec![(1040, 896, true), (1040, 9728, false)],
@@ -152,8 +175,8 @@ mod tests {
     #[test]
     fn shared_memory_holds_the_staging_once_and_a_larger_reserve() {
         let (own, shared) = (ledger(&shape(), &chip(false, 0)), ledger(&shape(), &chip(true, 0)));
-        assert_eq!((entry(&own, "staging"), entry(&shared, "staging")), (None, Some(32 << 20)));
-        assert_eq!(shared.total() - own.total(), (32 << 20) + SHARED_RESERVE - RESERVE);
+        assert_eq!((entry(&own, "staging"), entry(&shared, "staging")), (None, Some(2 * STAGED as u64)));
+        assert_eq!(shared.total() - own.total(), 2 * STAGED as u64 + SHARED_RESERVE - RESERVE);
         assert_eq!(entry(&own, "weights"), entry(&shared, "weights"), "counted once, whoever reads them");
     }
 

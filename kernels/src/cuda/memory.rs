@@ -147,6 +147,12 @@ impl Pinned {
     }
 }
 
+impl AsMut<[u8]> for Pinned {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
+    }
+}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
         if self.ctx.bind_to_thread().is_ok() {

@@ -30,5 +30,6 @@ pub use attention::takes;
 pub use backend::{CudaBackend, CudaOptions, check};
 pub use cubins::default_folder;
 pub use device::Probe;
+pub use ledger::estimate;
 pub use unusable::Unusable;
 pub use weights::{Activations, Matrix};

@@ -12,10 +12,10 @@ use skip_kernels::attention::SkipCounters;
 use skip_kernels::backend::{MatrixSource, QkvStore, Rope, SeqStep, StepReport, TableSlot, WeightFormat};
 use skip_kernels::cpu::{CpuBackend, CpuOptions, Precision};
 use skip_kernels::cuda::{Activations, CudaBackend, CudaOptions};
+use skip_kernels::files::WeightFile;
 use skip_kernels::pages::PageLayout;
 use skip_kernels::sampling::SamplingParams;
 use skip_kernels::{Backend, KernelError, PAGE, Phase};
-use std::io::Write;
 
 /// Relative L2 error of an output row in bfloat16.
 const OUT: f64 = 8e-3;
@@ -28,11 +28,10 @@ struct Given {
 }
 
 fn matrix(rows: usize, cols: usize, values: &[u16]) -> MatrixSource {
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(bytemuck::cast_slice(values)).unwrap();
-    // SAFETY: nobody else has the file.
-    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
-    MatrixSource { rows, cols, format: WeightFormat::Bf16, range: 0..map.len(), map: std::sync::Arc::new(map) }
+    let mut map = memmap2::MmapMut::map_anon(values.len() * 2).unwrap();
+    map.copy_from_slice(bytemuck::cast_slice(values));
+    let file = WeightFile::of_memory(map.make_read_only().unwrap());
+    MatrixSource { rows, cols, format: WeightFormat::Bf16, range: 0..values.len() * 2, file: std::sync::Arc::new(file) }
 }
 
 struct Player<'a, B: Backend> {

@@ -135,6 +135,11 @@ pub fn status(status: &Status) -> String {
     if status.queue.limit > 0 {
         add("requests", format!("{} running, {} waiting (at most {})", status.queue.running, status.queue.waiting, status.queue.limit));
     }
+    let background = &status.background;
+    if (1..100).contains(&background.duty_percent) {
+        let (busy, rest) = (background.step_seconds, background.rest_seconds);
+        add("background", format!("at most {} % of the time alone; {busy:.1} s computed, {rest:.1} s rested", background.duty_percent));
+    }
     if status.cache.pages > 0 {
         let cache = &status.cache;
         let kept = [(cache.cached, "of them hold earlier prompts"), (cache.pinned, "others are pinned")];
@@ -144,11 +149,16 @@ pub fn status(status: &Status) -> String {
     if let Some(memory) = &status.memory {
         let parts: Vec<String> = memory.counted.iter().map(|(what, bytes)| format!("{what} {}", bytes.div_ceil(1 << 20))).collect();
         let (total, free) = (memory.total.div_ceil(1 << 20), memory.free_before >> 20);
-        add("memory", format!("{total} MiB counted ({}) of {free} free before", parts.join(", ")));
+        let text = format!("{total} MiB counted ({}), {free} were free {}", parts.join(", "), memory.source);
+        add("memory", text.trim_end().to_owned());
     }
     if let Some(load) = status.load.filter(|load| load.seconds > 0.0) {
         let megabytes = load.bytes as f64 / 1e6;
-        add("loaded", format!("{megabytes:.0} MB of weights in {:.1} s, {:.0} MB/s", load.seconds, megabytes / load.seconds));
+        let disk = load.reads.filter(|reads| reads.seconds > 0.0).map_or(String::new(), |reads| {
+            let how = if reads.direct { "" } else { ", through the page cache" };
+            format!("; the disk alone {:.0} MB/s{how}", reads.bytes as f64 / 1e6 / reads.seconds)
+        });
+        add("loaded", format!("{megabytes:.0} MB of weights in {:.1} s, {:.0} MB/s{disk}", load.seconds, megabytes / load.seconds));
     }
     columns(&rows)
 }

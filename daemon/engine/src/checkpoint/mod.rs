@@ -113,6 +113,11 @@ impl Checkpoint {
         self.weights.bytes()
     }
 
+    /// Lets go of what is in memory of the weight files, after they were copied to a device.
+    pub fn forget_pages(&self) {
+        self.weights.forget();
+    }
+
     /// `[vocab][hidden]`.
     pub fn embedding(&self) -> Result<MatrixSource, CheckpointError> {
         let a = &self.architecture;
@@ -195,7 +200,8 @@ impl Checkpoint {
         if a.tied && self.weights.contains(HEAD) {
             // Some files have a copy; only a head of its own would be left out.
             let head = self.weights.matrix(HEAD, a.vocab, a.hidden)?;
-            if head.map[head.range.clone()] != self.embedding()?.map[self.embedding()?.range] {
+            let embedding = self.embedding()?;
+            if head.file.bytes()[head.range.clone()] != embedding.file.bytes()[embedding.range.clone()] {
                 return Err(CheckpointError::HeadDiffers);
             }
         }

@@ -4,8 +4,8 @@ use super::CheckpointError;
 use super::index::Index;
 use safetensors::tensor::{Dtype, Metadata};
 use skip_kernels::backend::{MatrixSource, WeightFormat};
+use skip_kernels::files::WeightFile;
 use std::collections::HashMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct Weights {
 
 struct Shard {
     name: String,
-    map: Arc<memmap2::Mmap>,
+    file: Arc<WeightFile>,
 }
 
 struct Tensor {
@@ -45,8 +45,8 @@ impl Weights {
 
     fn add(&mut self, dir: &Path, name: String) -> Result<(), CheckpointError> {
         let path = dir.join(&name);
-        let map = map(&path)?;
-        let (data, metadata) = read_header(&path, &map)?;
+        let shard = WeightFile::open(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
+        let (data, metadata) = read_header(&path, shard.bytes())?;
         let file = self.files.len();
         for (tensor, info) in metadata.tensors() {
             let range = data + info.data_offsets.0..data + info.data_offsets.1;
@@ -55,7 +55,7 @@ impl Weights {
                 return Err(CheckpointError::TensorTwice { name: tensor, first: self.files[previous.file].name.clone(), second: name });
             }
         }
-        self.files.push(Shard { name, map });
+        self.files.push(Shard { name, file: Arc::new(shard) });
         Ok(())
     }
 
@@ -76,19 +76,24 @@ impl Weights {
 
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.map.len() as u64).sum()
+        self.files.iter().map(|shard| shard.file.bytes().len() as u64).sum()
+    }
+
+    /// Lets go of what is in memory of the files.
+    pub fn forget(&self) {
+        self.files.iter().for_each(|shard| shard.file.forget());
     }
 
     /// A matrix `[rows][cols]`.
     pub fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<MatrixSource, CheckpointError> {
         let (tensor, format) = self.checked(name, &[rows, cols])?;
-        Ok(MatrixSource { rows, cols, format, map: Arc::clone(&self.files[tensor.file].map), range: tensor.range.clone() })
+        Ok(MatrixSource { rows, cols, format, file: Arc::clone(&self.files[tensor.file].file), range: tensor.range.clone() })
     }
 
     /// A vector as float32.
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
         let (tensor, format) = self.checked(name, &[len])?;
-        let bytes = &self.files[tensor.file].map[tensor.range.clone()];
+        let bytes = &self.files[tensor.file].file.bytes()[tensor.range.clone()];
         let pairs = bytes.as_chunks::<2>().0;
         Ok(match format {
             WeightFormat::Fp16 => pairs.iter().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect(),
@@ -120,15 +125,6 @@ fn format_of(dtype: Dtype) -> Option<(WeightFormat, usize)> {
         Dtype::F32 => Some((WeightFormat::Fp32, 4)),
         _ => None,
     }
-}
-
-fn map(path: &Path) -> Result<Arc<memmap2::Mmap>, CheckpointError> {
-    let io = |source| CheckpointError::Io { path: path.to_owned(), source };
-    let file = File::open(path).map_err(io)?;
-    // SAFETY: the map is only read. Checkpoint files are replaced by rename, never written in place, so the bytes stay as they are
-    // while the map lives; an administrator who truncates one under a running daemon gets SIGBUS and a restart.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-    Ok(Arc::new(map))
 }
 
 /// Where the data begins, and the tensors' places relative to it; all lie inside the file.

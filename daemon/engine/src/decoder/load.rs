@@ -1,11 +1,11 @@
 //! Loads a checkpoint's weights onto a backend and allocates what a step needs.
 
-use super::{Decoder, Layer, Rotations, Scratch};
-use crate::checkpoint::{Architecture, Checkpoint, LayerWeights};
+use super::{Decoder, Layer, Rotations, Scratch, shape};
+use crate::checkpoint::{Checkpoint, LayerWeights};
 use crate::engine::{CachePlan, EngineOptions, LoadError, Loaded, ModelInfo};
 use skip_kernels::attention::AttnGeometry;
-use skip_kernels::ledger::ModelShape;
-use skip_kernels::pages::PageLayout;
+use skip_kernels::backend::MatrixSource;
+use skip_kernels::ledger::MatrixShape;
 use skip_kernels::{Backend, KernelError};
 use std::time::Instant;
 
@@ -27,12 +27,17 @@ pub struct DecoderLimits {
 impl DecoderLimits {
     /// What an engine's options and cache ask for.
     pub fn new(options: &EngineOptions, cache: &CachePlan) -> Self {
+        Self::of(options, cache.pages, cache.context)
+    }
+
+    /// The same for so many pages and this context.
+    pub fn of(options: &EngineOptions, pages: u32, context: u32) -> Self {
         let seqs = options.max_running.max(1);
         Self {
-            rows: options.max_chunk().min((cache.context as usize).next_multiple_of(skip_kernels::PAGE)) + seqs,
+            rows: options.max_chunk().min((context as usize).next_multiple_of(skip_kernels::PAGE)) + seqs,
             seqs,
-            pages: cache.pages as usize,
-            context: cache.context as usize,
+            pages: pages as usize,
+            context: context as usize,
             kv_format: options.kv_format,
         }
     }
@@ -57,33 +62,8 @@ impl<B: Backend> Decoder<B> {
     /// Loads every layer; `progress` goes from 0 to 1.
     pub fn load(mut backend: B, checkpoint: &Checkpoint, limits: &DecoderLimits, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
         let a = checkpoint.architecture();
-        let geometry = AttnGeometry { heads: a.heads, kv_heads: a.kv_heads, head_dim: a.head_dim, scale: a.attention_scale, window: None };
-        let layout = PageLayout { kv_heads: a.kv_heads, head_dim: a.head_dim, format: limits.kv_format };
-        let (rows, seqs, attended) = (limits.rows, limits.seqs, a.heads * a.head_dim);
-        let tensors = [
-            (rows, a.hidden, true),
-            (rows, a.hidden, false),
-            (rows, a.qkv_width(), true),
-            (rows, attended, false),
-            (rows, 2 * a.intermediate, false),
-            (rows, a.intermediate, false),
-            (rows, a.hidden, false),
-            (seqs, a.hidden, true),
-            (seqs, attended, false),
-        ];
-        let shape = ModelShape {
-            geometry,
-            layers: a.layers,
-            matrix_elements: matrix_elements(a) as u64,
-            vector_elements: (a.layers * (4 * a.hidden + a.qkv_width() + 2 * a.head_dim) + a.hidden) as u64,
-            vocab: a.vocab,
-            tensors: tensors.to_vec(),
-            seqs,
-            layout,
-            pages: limits.pages,
-            context: limits.context,
-            ropes: 1 + usize::from(a.windowed.is_some()),
-        };
+        let (geometry, tensors) = (shape::geometry(a), shape::tensors(a, limits));
+        let shape = shape::shape(checkpoint, limits)?;
         let ledger = backend.admit(&shape)?;
         if let Some(ledger) = &ledger {
             tracing::info!(%ledger, "memory");
@@ -104,26 +84,32 @@ impl<B: Backend> Decoder<B> {
             tail_attended: tensor(8)?,
         };
         let began = Instant::now();
+        let mut done = Done { bytes: 0, all: shape.matrices.iter().map(MatrixShape::bytes).sum(), progress };
         let (embedding, head) = if a.tied {
-            (backend.matrix(&[checkpoint.embedding()?])?, None)
+            (done.matrix(&mut backend, &[checkpoint.embedding()?])?, None)
         } else {
-            (backend.lookup_table(&checkpoint.embedding()?)?, Some(backend.matrix(&[checkpoint.head()?])?))
+            let embedding = checkpoint.embedding()?;
+            let table = backend.lookup_table(&embedding)?;
+            done.add(&[embedding]);
+            (table, Some(done.matrix(&mut backend, &[checkpoint.head()?])?))
         };
         let final_norm = backend.vector(&checkpoint.final_norm()?)?;
         let rope = backend.rope_table(&a.rope, limits.context)?;
         let windowed = a.windowed.as_ref().map(|w| backend.rope_table(&w.rope, limits.context)).transpose()?;
-        let total = (a.layers + 1) as f32;
         let mut layers = Vec::with_capacity(a.layers);
         for index in 0..a.layers {
-            progress((index + 1) as f32 / total);
             let geometry = AttnGeometry { window: a.window(index).map(|w| w.keys), ..geometry };
-            let pool = backend.kv_pool(layout, limits.pages)?;
-            layers.push(load_layer(&mut backend, checkpoint.layer(index)?, geometry, pool)?);
+            let pool = backend.kv_pool(shape.layout, limits.pages)?;
+            layers.push(load_layer(&mut backend, checkpoint.layer(index)?, geometry, pool, &mut done)?);
         }
         progress(1.0);
-        let loaded = Loaded { bytes: checkpoint.weight_bytes(), seconds: began.elapsed().as_secs_f64(), ledger };
-        let rate = loaded.bytes as f64 / 1e6 / loaded.seconds.max(1e-9);
-        tracing::info!("{} MB of weights in {:.2} s, {rate:.0} MB/s", loaded.bytes / 1_000_000, loaded.seconds);
+        let reads = backend.reads();
+        let loaded = Loaded { bytes: checkpoint.weight_bytes(), seconds: began.elapsed().as_secs_f64(), reads, ledger };
+        if reads.is_some() {
+            // What is on the device is not needed here too.
+            checkpoint.forget_pages();
+        }
+        tracing::info!("{loaded}");
         Ok(Self {
             backend,
             activation: a.activation,
@@ -140,14 +126,33 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-/// Elements of all matrices.
-fn matrix_elements(a: &Architecture) -> usize {
-    let tables = if a.tied { 1 } else { 2 };
-    let layer = a.qkv_width() + a.heads * a.head_dim + 3 * a.intermediate;
-    (tables * a.vocab + a.layers * layer) * a.hidden
+/// How much of the matrices is there, and who is told.
+struct Done<'a> {
+    bytes: u64,
+    all: u64,
+    progress: &'a mut dyn FnMut(f32),
 }
 
-fn load_layer<B: Backend>(backend: &mut B, w: LayerWeights, geometry: AttnGeometry, pool: B::KvPool) -> Result<Layer<B>, KernelError> {
+impl Done<'_> {
+    fn matrix<B: Backend>(&mut self, backend: &mut B, parts: &[MatrixSource]) -> Result<B::Matrix, KernelError> {
+        let matrix = backend.matrix(parts)?;
+        self.add(parts);
+        Ok(matrix)
+    }
+
+    fn add(&mut self, parts: &[MatrixSource]) {
+        self.bytes += parts.iter().map(|part| part.range.len() as u64).sum::<u64>();
+        (self.progress)((self.bytes as f64 / self.all.max(1) as f64) as f32);
+    }
+}
+
+fn load_layer<B: Backend>(
+    backend: &mut B,
+    w: LayerWeights,
+    geometry: AttnGeometry,
+    pool: B::KvPool,
+    done: &mut Done<'_>,
+) -> Result<Layer<B>, KernelError> {
     let mut pair = |pair: Option<(Vec<f32>, Vec<f32>)>| -> Result<_, KernelError> {
         pair.map(|(a, b)| Ok((backend.vector(&a)?, backend.vector(&b)?))).transpose()
     };
@@ -156,12 +161,12 @@ fn load_layer<B: Backend>(backend: &mut B, w: LayerWeights, geometry: AttnGeomet
         qk_norm: pair(w.qk_norm)?,
         post_norms: pair(w.post_norms)?,
         input_norm: backend.vector(&w.input_norm)?,
-        qkv: backend.matrix(&[w.q, w.k, w.v])?,
+        qkv: done.matrix(backend, &[w.q, w.k, w.v])?,
         qkv_bias: w.qkv_bias.map(|bias| backend.vector(&bias)).transpose()?,
-        o: backend.matrix(&[w.o])?,
+        o: done.matrix(backend, &[w.o])?,
         mlp_norm: backend.vector(&w.mlp_norm)?,
-        gate_up: backend.matrix(&[w.gate, w.up])?,
-        down: backend.matrix(&[w.down])?,
+        gate_up: done.matrix(backend, &[w.gate, w.up])?,
+        down: done.matrix(backend, &[w.down])?,
         pool,
     })
 }

@@ -2,8 +2,10 @@
 //! It knows nothing of requests: a step is whatever sequences it is given.
 
 mod load;
+mod shape;
 
 pub use load::DecoderLimits;
+pub use shape::{shape, shape_without_cache};
 
 use crate::engine::{Loaded, StepModel};
 use skip_kernels::attention::AttnGeometry;

@@ -17,6 +17,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::decoder::{Decoder, DecoderLimits};
 use control::Shared;
 use skip_kernels::backend::{SeqStep, StepReport, TableSlot};
+use skip_kernels::files::Reads;
 use skip_kernels::ledger::Ledger;
 use skip_kernels::{Backend, BackendInfo, KernelError, ScaleTable};
 use std::sync::Arc;
@@ -172,8 +173,22 @@ pub struct Loaded {
     pub bytes: u64,
     /// Seconds from the first weight to the last.
     pub seconds: f64,
+    /// What was read past the page cache, where weights are copied.
+    pub reads: Option<Reads>,
     /// What was counted before; None where the backend does not count.
     pub ledger: Option<Ledger>,
+}
+
+impl std::fmt::Display for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let rate = |bytes, seconds: f64| megabytes(bytes) / seconds.max(1e-9);
+        let Self { bytes, seconds, reads, .. } = self;
+        write!(f, "{:.0} MB of weights in {seconds:.2} s, {:.0} MB/s", megabytes(*bytes), rate(*bytes, *seconds))?;
+        let Some(reads) = reads else { return Ok(()) };
+        let how = if reads.direct { "past the page cache" } else { "through the page cache, as the file system refuses direct reads" };
+        write!(f, "; reads alone {:.0} MB/s, {how}", rate(reads.bytes, reads.seconds))
+    }
 }
 
 #[cfg(test)]

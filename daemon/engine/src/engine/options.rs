@@ -4,6 +4,9 @@ use crate::handle::TableSet;
 use skip_kernels::{KvFormat, PAGE};
 use std::time::Duration;
 
+/// Of the room for an automatic cache, one part in this many is left: others take memory too before it is counted again.
+const MARGIN: u64 = 16;
+
 /// How large the paged cache is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CacheSize {
@@ -11,7 +14,7 @@ pub enum CacheSize {
     Tokens(u32),
     /// Bytes of K and V over all layers.
     Bytes(u64),
-    /// Four requests of full context, within half of the memory that is available at the start.
+    /// Four requests of full context, within [`EngineOptions::cache_room`].
     Auto,
 }
 
@@ -34,12 +37,14 @@ pub struct EngineOptions {
     pub longest_chunk: usize,
     /// How long a step may take.
     pub step_budget: Duration,
-    /// Bytes that an automatic cache counts as available; None: what the system says.
-    pub available: Option<u64>,
+    /// Bytes that an automatic cache may have: what is left beside everything else; None: nobody says.
+    pub cache_room: Option<u64>,
     /// Undelivered tokens a request may have before its reader counts as too slow.
     pub token_buffer: usize,
     /// The tables in force from the start.
     pub tables: TableSet,
+    /// Percent of the time that background work computes while nothing else does.
+    pub background_duty: u32,
 }
 
 impl Default for EngineOptions {
@@ -52,15 +57,21 @@ impl Default for EngineOptions {
             max_running: 16,
             chunk: None,
             longest_chunk: 1024,
-            available: None,
+            cache_room: None,
             step_budget: Duration::from_millis(500),
             token_buffer: 1024,
             tables: TableSet::default(),
+            background_duty: 100,
         }
     }
 }
 
 impl EngineOptions {
+    /// The longest prompt + answer there may be of a model, if the cache takes it.
+    pub fn context_of(&self, info: &ModelInfo) -> u32 {
+        self.context.map_or(info.context, |cap| cap.min(info.context)).max(1)
+    }
+
     /// The longest prefill chunk of a step, in tokens.
     pub fn max_chunk(&self) -> usize {
         self.chunk.unwrap_or(self.longest_chunk).max(1).next_multiple_of(PAGE)
@@ -98,14 +109,14 @@ pub struct CachePlan {
 impl CachePlan {
     /// Sizes the cache; at least one page.
     pub fn new(options: &EngineOptions, info: &ModelInfo) -> Self {
-        let wanted = options.context.map_or(info.context, |cap| cap.min(info.context)).max(1);
+        let wanted = options.context_of(info);
         let page_bytes = info.kv_bytes_per_token.max(1) * PAGE as u64;
         let pages = match options.cache {
             CacheSize::Tokens(tokens) => u64::from(tokens).div_ceil(PAGE as u64),
             CacheSize::Bytes(bytes) => bytes / page_bytes,
             CacheSize::Auto => {
                 let four = 4 * u64::from(wanted).div_ceil(PAGE as u64);
-                options.available.or_else(available_memory).map_or(four, |bytes| four.min(bytes / 2 / page_bytes))
+                options.cache_room.map_or(four, |bytes| four.min((bytes - bytes / MARGIN) / page_bytes))
             }
         };
         let pages = pages.clamp(1, u64::from(u32::MAX / PAGE as u32)) as u32;
@@ -113,14 +124,6 @@ impl CachePlan {
         let pinned = (pages - context.div_ceil(PAGE as u32)).min(pages / 2);
         Self { pages, context, bytes: u64::from(pages) * page_bytes, pinned }
     }
-}
-
-/// Bytes the kernel thinks can be had without swapping.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
 }
 
 #[cfg(test)]
@@ -144,6 +147,15 @@ mod tests {
             let plan = CachePlan::new(&options, &info());
             assert_eq!(plan.pinned, pinned, "{plan:?}");
         }
+    }
+
+    #[test]
+    fn an_automatic_cache_holds_four_contexts_or_what_there_is_room_for() {
+        let pages = |cache_room| CachePlan::new(&EngineOptions { cache_room, ..EngineOptions::default() }, &info()).pages;
+        assert_eq!(pages(None), 4 * 64);
+        assert_eq!(pages(Some(1 << 40)), 4 * 64);
+        assert_eq!(pages(Some(160 * 128_000)), 150, "all of it but a sixteenth");
+        assert_eq!(pages(Some(0)), 1, "the ledger is going to refuse it, with its numbers");
     }
 
     #[test]

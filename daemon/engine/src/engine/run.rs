@@ -6,7 +6,7 @@ use super::control::Shared;
 use super::options::{CachePlan, EngineOptions};
 use super::routes::Routes;
 use super::{EngineError, EngineState, LoadError, StepModel};
-use crate::handle::{FinishReason, Message, RequestId};
+use crate::handle::{FinishReason, Message, Priority, RequestId};
 use crate::scheduler::{Arrival, Event, Plan, Scheduler, SchedulerOptions};
 use skip_kernels::backend::{SeqStep, StepReport};
 use skip_kernels::{KernelError, PAGE, Phase};
@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
@@ -49,6 +50,9 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
 }
 
+/// How long the loop rests at most before it looks at deadlines again.
+const LONGEST_REST: Duration = Duration::from_millis(50);
+
 struct Loop<'a> {
     shared: &'a Arc<Shared>,
     inbox: Inbox,
@@ -62,6 +66,7 @@ struct Loop<'a> {
     /// Steps started and not finished, the oldest first.
     under_way: VecDeque<UnderWay>,
     clock: HostClock,
+    waits: ControlWaits,
 }
 
 /// A step that was started.
@@ -100,6 +105,7 @@ impl<'a> Loop<'a> {
             eos: shared.info.eos.clone(),
             vocabulary: shared.info.vocabulary,
             tables: options.tables.clone(),
+            background_duty: options.background_duty,
         });
         let inbox = Inbox { messages, early: VecDeque::new(), shutdown: false };
         let clock = HostClock { last: Instant::now(), prefilled: false };
@@ -114,6 +120,7 @@ impl<'a> Loop<'a> {
             pause: Paused::default(),
             under_way: VecDeque::new(),
             clock,
+            waits: ControlWaits::default(),
         }
     }
 
@@ -140,7 +147,10 @@ impl<'a> Loop<'a> {
             self.go_on(model)?;
             let started = !self.pause.on && self.under_way.len() < depth && self.start(model, &mut report)?;
             if !(started && self.under_way.len() < depth) {
-                self.finish(model, &mut report)?;
+                match self.scheduler.rests_until() {
+                    Some(until) if self.under_way.is_empty() && !self.pause.on => self.rest(until),
+                    _ => self.finish(model, &mut report)?,
+                }
             }
         }
     }
@@ -152,6 +162,16 @@ impl<'a> Loop<'a> {
             tracing::info!("steps go on: the device is there");
         }
         Ok(())
+    }
+
+    /// Leaves the device to others until background work may go on, or something comes.
+    fn rest(&mut self, until: Instant) {
+        let began = Instant::now();
+        // Requests that wait or rest have deadlines.
+        self.inbox.wait_until(until.min(began + LONGEST_REST));
+        self.clock.last = Instant::now();
+        let rested = (self.clock.last - began).as_secs_f64();
+        self.publish(|status| status.background_rest_seconds += rested);
     }
 
     /// Starts the next step; false where there is none, or not now.
@@ -168,6 +188,11 @@ impl<'a> Loop<'a> {
             Ok(()) => {
                 self.scheduler.begin(&plan);
                 self.clock.prefilled |= plan.tokens(Phase::Prefill) > 0;
+                let beside = self.under_way.iter().filter(|step| step.plan.class != Priority::Control).count();
+                let waits: Vec<usize> = plan.seqs.iter().filter_map(|s| Some(self.waits.since(s.control_since()?) + beside)).collect();
+                if !waits.is_empty() {
+                    self.publish(|status| waits.iter().for_each(|&steps| status.count_control_wait(steps)));
+                }
                 self.under_way.push_back(UnderWay { plan, began });
                 Ok(true)
             }
@@ -205,6 +230,9 @@ impl<'a> Loop<'a> {
         let now = Instant::now();
         let (since, prefilled) = (self.clock.last, self.clock.prefilled);
         self.clock = HostClock { last: now, prefilled: false };
+        if plan.class != Priority::Control {
+            self.waits.step_ended(now);
+        }
         match outcome {
             Ok(()) => {
                 // A step that began beside another has had the device since that one ended.
@@ -320,6 +348,7 @@ impl<'a> Loop<'a> {
             status.steps += 1;
             status.prompt_tokens += prefill as u64;
             status.step_seconds += seconds;
+            status.background_step_seconds += if plan.class == Priority::Background { seconds } else { 0.0 };
             status.prefill_step_seconds += if prefill > 0 { seconds } else { 0.0 };
             status.attention_seconds += report.attention_seconds;
             if prefill >= PAGE / 2 && decode == 0 {
@@ -363,6 +392,15 @@ impl<'a> Loop<'a> {
     }
 }
 
+/// Wakes a thread that is parked.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 fn acknowledge(ack: oneshot::Sender<()>) {
     tell(ack, ());
 }
@@ -370,6 +408,22 @@ fn acknowledge(ack: oneshot::Sender<()>) {
 /// Who asked may be gone; then nobody needs the answer.
 fn tell<T>(who: oneshot::Sender<T>, answer: T) {
     let _ = who.send(answer);
+}
+
+/// When the last steps of the lower classes ended.
+#[derive(Default)]
+struct ControlWaits(VecDeque<Instant>);
+
+impl ControlWaits {
+    fn step_ended(&mut self, now: Instant) {
+        self.0.truncate(crate::stats::CONTROL_WAITS);
+        self.0.push_front(now);
+    }
+
+    /// Steps that were under way at `arrival` or began after it.
+    fn since(&self, arrival: Instant) -> usize {
+        self.0.iter().filter(|end| **end > arrival).count()
+    }
 }
 
 /// Messages, some of them seen early: during a step, to know whether it is still wanted.
@@ -382,6 +436,27 @@ struct Inbox {
 impl Inbox {
     fn wait(&mut self) -> Option<Message> {
         self.early.pop_front().or_else(|| self.messages.blocking_recv())
+    }
+
+    /// Waits for a message, which is seen early, at most until then.
+    fn wait_until(&mut self, until: Instant) {
+        if !self.early.is_empty() {
+            return;
+        }
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            match self.messages.poll_recv(&mut Context::from_waker(&waker)) {
+                Poll::Ready(Some(message)) => return self.early.push_back(message),
+                // Nobody can ask for anything any more; what is there goes on.
+                Poll::Ready(None) => return std::thread::sleep(until.saturating_duration_since(Instant::now())),
+                Poll::Pending => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left);
+        }
     }
 
     fn next(&mut self) -> Option<Message> {

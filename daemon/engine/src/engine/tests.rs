@@ -107,6 +107,15 @@ fn start_with(options: EngineOptions, fake: Fake) -> EngineHandle {
     })
 }
 
+#[test]
+fn a_load_tells_its_rate_and_beside_it_the_disk_s() {
+    let loaded = |reads| Loaded { bytes: 3_000_000_000, seconds: 2.0, reads, ledger: None }.to_string();
+    assert_eq!(loaded(None), "3000 MB of weights in 2.00 s, 1500 MB/s");
+    let reads = Reads { bytes: 2_800_000_000, seconds: 1.4, direct: true };
+    assert_eq!(loaded(Some(reads)), "3000 MB of weights in 2.00 s, 1500 MB/s; reads alone 2000 MB/s, past the page cache");
+    assert!(loaded(Some(Reads { direct: false, ..reads })).contains("refuses direct reads"));
+}
+
 fn start(fake: Fake) -> EngineHandle {
     start_with(EngineOptions::default(), fake)
 }

@@ -17,11 +17,12 @@ impl Scheduler {
     /// Its step; none beside one that has prompt tokens too.
     pub(super) fn measured_plan(&mut self, index: usize, beside: Option<&Plan>) -> Plan {
         let s = &self.running[index];
+        let class = s.arrival.request.priority;
         let range = match s.phase() {
             Phase::Decode => s.cached..s.tokens.len(),
             Phase::Prefill if beside.is_some_and(|step| step.tokens(Phase::Prefill) > 0) => return Plan::default(),
             Phase::Prefill => s.cached..Speed::chunk_end(s.cached, self.measured_speed.tokens(0), s.prompt_len()),
         };
-        Plan { seqs: vec![self.planned(index, range)], uploads: std::mem::take(&mut self.uploads) }
+        Plan { seqs: vec![self.planned(index, range)], uploads: std::mem::take(&mut self.uploads), class }
     }
 }

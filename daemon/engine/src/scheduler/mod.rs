@@ -5,6 +5,7 @@
 //! that ends meanwhile may have a row in a step under way: what that gives is discarded. Its pages and table slots are free at once, for
 //! the device runs steps in the order they were begun: who gets them next writes them after that row did, and before reading them.
 
+mod duty;
 mod measuring;
 mod pins;
 mod reuse;
@@ -18,6 +19,7 @@ pub use reuse::ReuseCounts;
 
 use crate::cache::{Digest, PageAllocator, PageLease, chain, pages_for};
 use crate::handle::{ClientId, FinishReason, Finished, NamedTable, Priority, Progress, Request, RequestId, TableSet, TokenEvent, Usage};
+use duty::Duty;
 use pins::Pins;
 use reuse::Beginning;
 use sequence::Sequence;
@@ -55,6 +57,8 @@ pub struct SchedulerOptions {
     pub vocabulary: u32,
     /// The tables in force from the start.
     pub tables: TableSet,
+    /// Percent of the time that steps of the background class take while no other class has any.
+    pub background_duty: u32,
 }
 
 /// A request and when it came.
@@ -91,12 +95,19 @@ pub struct Planned {
     range: Range<usize>,
     sample: bool,
     measure: bool,
+    /// It is a control request's first step: when that came.
+    control_since: Option<Instant>,
 }
 
 impl Planned {
     /// New tokens of the step.
     pub fn tokens(&self) -> usize {
         self.range.len()
+    }
+
+    /// When the control request came whose first step this is.
+    pub fn control_since(&self) -> Option<Instant> {
+        self.control_since
     }
 }
 
@@ -107,6 +118,8 @@ pub struct Plan {
     pub uploads: Vec<(TableSlot, Arc<NamedTable>)>,
     /// Decodes, then prefill chunks; empty: nothing to do.
     pub seqs: Vec<Planned>,
+    /// Of all its requests.
+    pub class: Priority,
 }
 
 impl Plan {
@@ -151,6 +164,9 @@ pub struct Scheduler {
     speed: Speed,
     /// Of measured requests' steps.
     measured_speed: Speed,
+    duty: Duty,
+    /// The last plan was empty for the sake of background work's share.
+    rests_until: Option<Instant>,
 }
 
 impl Scheduler {
@@ -170,6 +186,8 @@ impl Scheduler {
             measured_last: false,
             speed: Speed::new(options.step_budget, options.chunk, options.max_chunk),
             measured_speed: Speed::new(options.step_budget, options.chunk, options.max_chunk),
+            duty: Duty::new(options.background_duty),
+            rests_until: None,
             options,
         }
     }
@@ -251,12 +269,16 @@ impl Scheduler {
             arrival.request.deadline.is_some_and(|d| d <= now).then_some((FinishReason::Deadline, None))
         });
         self.admit(now, events);
-        let mut plan = Plan::default();
+        self.rests_until = None;
         let Some(class) = self.running.iter().map(|s| s.arrival.request.priority).max() else {
-            return plan;
+            return Plan::default();
         };
+        if class == Priority::Background && self.background_rests(beside, now) {
+            return Plan::default();
+        }
+        let mut plan = Plan { class, ..Plan::default() };
         if beside.is_some_and(Plan::measures) {
-            return plan;
+            return Plan::default();
         }
         if let Some(index) = self.measured_turn(class) {
             return self.measured_plan(index, beside);
@@ -301,6 +323,21 @@ impl Scheduler {
         plan
     }
 
+    /// When there is a step again, if the last plan was empty for the sake of background work's share of the time.
+    pub fn rests_until(&self) -> Option<Instant> {
+        self.rests_until
+    }
+
+    /// Whether background work, which alone runs, has had its share. Where others wait for the pages it holds, it does not rest.
+    fn background_rests(&mut self, beside: Option<&Plan>, now: Instant) -> bool {
+        if !self.duty.limits() || self.waiting.iter().any(|w| w.arrival.request.priority != Priority::Background) {
+            return false;
+        }
+        self.rests_until = self.duty.rests(now);
+        // What a step under way takes is not known before it is done.
+        self.rests_until.is_some() || beside.is_some_and(|step| step.class == Priority::Background)
+    }
+
     /// The step is under way. Nothing may have changed since `plan`.
     pub fn begin(&mut self, plan: &Plan) {
         for (place, planned) in plan.seqs.iter().enumerate() {
@@ -331,6 +368,9 @@ impl Scheduler {
     pub fn complete(&mut self, plan: &mut Plan, report: &mut StepReport, elapsed: Duration, now: Instant, events: &mut Vec<Event>) {
         let speed = if plan.measures() { &mut self.measured_speed } else { &mut self.speed };
         speed.learn(plan.tokens(Phase::Prefill), plan.tokens(Phase::Decode), elapsed.as_secs_f64());
+        if plan.class == Priority::Background {
+            self.duty.spend(elapsed, now);
+        }
         report.counters.resize(plan.seqs.len(), SkipCounters::default());
         report.sampled.resize(plan.seqs.len(), None);
         let lives: Vec<Option<usize>> = plan.seqs.iter().map(|planned| self.place_of(planned)).collect();
@@ -375,8 +415,9 @@ impl Scheduler {
         let s = &self.running[index];
         let phase = s.phase();
         let sample = range.end == s.tokens.len();
-        let measure = s.arrival.request.measure;
-        Planned { id: s.id, phase, table: s.tables.phase(phase).cloned(), index, range, sample, measure }
+        let request = &s.arrival.request;
+        let control_since = (!s.began && request.priority == Priority::Control).then_some(s.arrival.at);
+        Planned { id: s.id, phase, table: s.tables.phase(phase).cloned(), index, range, sample, measure: request.measure, control_since }
     }
 
     /// Admits, highest class first, as long as the next in turn fits; what does not fit waits, and what is behind it too, so that

@@ -27,6 +27,8 @@ pub(super) struct Sequence {
     unseen: usize,
     /// Keys in the cache once the steps under way are done.
     pub cached: usize,
+    /// It has been part of a step.
+    pub began: bool,
     pub pages: PageLease,
     /// What of its prompt others may have computed, or take.
     pub beginning: Beginning,
@@ -64,6 +66,7 @@ impl Sequence {
             tokens,
             unseen: 0,
             cached: 0,
+            began: false,
             pages,
             beginning,
             tables,
@@ -97,6 +100,7 @@ impl Sequence {
     /// A step over `range` is under way; where it draws, the sequence's place in it.
     pub fn begin(&mut self, range: &Range<usize>, draws: Option<usize>) {
         self.cached = range.end;
+        self.began = true;
         if let Some(place) = draws {
             self.tokens.push(drawn_by(place));
             self.unseen += 1;

@@ -12,6 +12,7 @@ use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_kernels::{Phase, ScaleTable};
 use std::collections::{HashMap, VecDeque};
 
+mod duty;
 mod fairness;
 mod measuring;
 mod properties;
@@ -185,6 +186,15 @@ impl Rig {
     }
 
     fn with_pins(pages: u32, pinned: u32, max_running: usize, depth: usize) -> Self {
+        Self::with(pages, pinned, max_running, depth, 100)
+    }
+
+    /// Background work has this share of the time.
+    fn with_duty(percent: u32, depth: usize) -> Self {
+        Self::with(64, 0, 4, depth, percent)
+    }
+
+    fn with(pages: u32, pinned: u32, max_running: usize, depth: usize, background_duty: u32) -> Self {
         let options = SchedulerOptions {
             pages,
             pinned,
@@ -195,6 +205,7 @@ impl Rig {
             eos: vec![EOS],
             vocabulary: VOCABULARY,
             tables: TableSet::default(),
+            background_duty,
         };
         Self {
             scheduler: Scheduler::new(options),
@@ -247,8 +258,13 @@ impl Rig {
 
     /// Finishes the oldest step under way, one millisecond a token.
     fn finish(&mut self) {
+        let Some(plan) = self.under_way.front() else { return };
+        self.finish_after(Duration::from_millis((plan.tokens(Phase::Prefill) + plan.tokens(Phase::Decode)) as u64));
+    }
+
+    /// Finishes the oldest step under way, which took this long.
+    fn finish_after(&mut self, elapsed: Duration) {
         let Some(mut plan) = self.under_way.pop_front() else { return };
-        let elapsed = Duration::from_millis((plan.tokens(Phase::Prefill) + plan.tokens(Phase::Decode)) as u64);
         self.now += elapsed;
         let mut report = self.model.finish();
         self.scheduler.complete(&mut plan, &mut report, elapsed, self.now, &mut self.events);

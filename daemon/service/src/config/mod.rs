@@ -10,6 +10,7 @@ pub use settings::{Cli, Settings};
 
 use crate::faulty::Pretence;
 use crate::tables::OnDrift;
+use skip_kernels::system::System;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -133,6 +134,8 @@ pub struct Config {
     pub qualify: QualifyChoice,
     /// For tests: what the device pretends.
     pub pretence: Option<Pretence>,
+    /// For tests: where what the system says of its memory is looked for; None: the system itself.
+    pub memory_root: Option<PathBuf>,
     /// The bus to join.
     pub bus: Bus,
     /// The bus was asked for, so that the daemon does not start without it.
@@ -155,6 +158,8 @@ pub struct Config {
     pub queue: usize,
     /// Requests that may run at once; None: the engine's choice.
     pub max_running: Option<usize>,
+    /// Percent of the time that background work may compute while nothing else does.
+    pub background_duty: u32,
     /// New tokens of a request that names no number, if the context has as many left.
     pub default_max_tokens: u32,
     /// Mutable state: persisted tables, what was found of kernels, faults.
@@ -186,7 +191,12 @@ impl Config {
         };
         let config = Self::check(cli.settings.over(files))?;
         let fault = cli.inject_fault_at_step.map(Pretence::Fault);
-        Ok(Self { pretence: fault.or(cli.inject_stall_at_step.map(Pretence::Stall)), ..config })
+        Ok(Self { pretence: fault.or(cli.inject_stall_at_step.map(Pretence::Stall)), memory_root: cli.memory_root, ..config })
+    }
+
+    /// Says what memory there is.
+    pub fn system(&self) -> System {
+        self.memory_root.as_ref().map_or_else(System::default, System::at)
     }
 
     /// Fills defaults and checks every value.
@@ -244,6 +254,7 @@ impl Config {
             backend,
             qualify,
             pretence: None,
+            memory_root: None,
             bus,
             bus_required,
             on_drift,
@@ -256,6 +267,7 @@ impl Config {
             kv_tokens: at_least_one("--kv-tokens", settings.kv_tokens)?,
             queue: at_least_one("--queue", settings.queue)?.unwrap_or(64),
             max_running: at_most("--max-running", at_least_one("--max-running", settings.max_running)?, MAX_RUNNING)?,
+            background_duty: percent("--background-duty", settings.background_duty)?,
             default_max_tokens: at_least_one("--default-max-tokens", settings.default_max_tokens.map(|n| n as usize))?.unwrap_or(1024)
                 as u32,
             state_dir: whole_path("--state-dir", settings.state_dir.unwrap_or_else(default_state_dir))?,
@@ -324,6 +336,13 @@ fn at_least_one(key: &'static str, value: Option<usize>) -> Result<Option<usize>
 
 fn at_most(key: &'static str, value: Option<usize>, most: usize) -> Result<Option<usize>, ConfigError> {
     if value.is_some_and(|n| n > most) { Err(invalid(key, &format!("must be at most {most}"))) } else { Ok(value) }
+}
+
+fn percent(key: &'static str, value: Option<u32>) -> Result<u32, ConfigError> {
+    match value.unwrap_or(100) {
+        percent @ 1..=100 => Ok(percent),
+        _ => Err(invalid(key, "must be between 1 and 100")),
+    }
 }
 
 fn seconds(key: &'static str, value: Option<f64>, default: f64) -> Result<Duration, ConfigError> {

@@ -17,6 +17,9 @@ pub struct Cli {
     /// For tests: let this step never end, as a device that hangs would
     #[arg(long, value_name = "STEP", hide = true, conflicts_with = "inject_fault_at_step")]
     pub inject_stall_at_step: Option<u64>,
+    /// For tests: the folder below which proc/meminfo and the control groups are looked for
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub memory_root: Option<PathBuf>,
     /// The options that a file may set too.
     #[command(flatten)]
     pub settings: Settings,
@@ -74,6 +77,9 @@ pub struct Settings {
     /// Requests that may run at once
     #[arg(long, value_name = "N")]
     pub max_running: Option<usize>,
+    /// Share of the time that requests and jobs of the background class may compute while nothing else does, 1 to 100 [default: 100]
+    #[arg(long, value_name = "PERCENT")]
+    pub background_duty: Option<u32>,
     /// New tokens of a request that names no number, if the context has as many left [default: 1024]
     #[arg(long, value_name = "TOKENS")]
     pub default_max_tokens: Option<u32>,
@@ -113,6 +119,7 @@ impl Settings {
             ($($field:ident)*) => { Settings { $($field: self.$field.or(below.$field)),* } };
         }
         overlay!(model model_name backend qualify bus socket listen key_file kv kv_shadow threads precision chunk kv_tokens queue max_running
+                 background_duty
                  default_max_tokens state_dir tables on_drift drain_seconds max_body_mib max_connections group control_group log)
     }
 }

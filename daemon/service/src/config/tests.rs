@@ -63,6 +63,8 @@ fn nonsense_values_name_the_flag() {
         ("--backend", "tpu"),
         ("--qualify", "never"),
         ("--queue", "0"),
+        ("--background-duty", "0"),
+        ("--background-duty", "101"),
         ("--bus", "systemwide"),
         ("--drain-seconds", "-1"),
     ] {

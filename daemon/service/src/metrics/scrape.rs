@@ -85,6 +85,18 @@ fn requests(registry: &mut Registry, status: &Status) {
         "Time in attention, where measured (CUDA: steps with prompt tokens)",
         status.attention_seconds,
     );
+    total(registry, "skipd_background_step_seconds", "Time in steps of the background class", status.background_step_seconds);
+    total(
+        registry,
+        "skipd_background_rest_seconds",
+        "Time that background work alone rested for its share",
+        status.background_rest_seconds,
+    );
+    let waits: Family<Labels, Counter> = Family::default();
+    for (steps, count) in ["0", "1", "2", "more"].into_iter().zip(status.control_waits) {
+        waits.get_or_create(&vec![("steps", steps.to_owned())]).inc_by(count);
+    }
+    registry.register("skipd_control_waits", "Control requests by the steps of lower classes before their first", waits);
     total(registry, "skipd_decode_steps", "Steps of decode alone", status.decode_steps as f64);
     total(registry, "skipd_decode_host_seconds", "The engine's own time in those, beside the device's", status.decode_host_seconds);
 }

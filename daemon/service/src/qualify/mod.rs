@@ -205,7 +205,7 @@ mod tests {
             let mut tried = 0;
             let options = CudaOptions { cubins: self.cubins.path().to_owned(), ..CudaOptions::new(NEEDS.activations) };
             let (name, uuid) = ("H200".into(), "ab".into());
-            let probe = Probe { name, uuid, capability: HOPPER, driver, integrated: false, memory: 0, free: None };
+            let probe = Probe { name, uuid, capability: HOPPER, driver, integrated: false, memory: 0, free: None, sms: 132 };
             let request = Request {
                 state_dir: self.state.path(),
                 options: &options,

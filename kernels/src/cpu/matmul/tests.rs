@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::files::WeightFile;
 use half::{bf16, f16};
 use memmap2::MmapMut;
 
@@ -18,7 +19,7 @@ pub fn source(rows: usize, cols: usize, format: WeightFormat, values: &[f32]) ->
     }
     let mut map = MmapMut::map_anon(bytes.len()).unwrap();
     map.copy_from_slice(&bytes);
-    MatrixSource { rows, cols, format, map: Arc::new(map.make_read_only().unwrap()), range: 3..bytes.len() }
+    MatrixSource { rows, cols, format, file: Arc::new(WeightFile::of_memory(map.make_read_only().unwrap())), range: 3..bytes.len() }
 }
 
 pub fn numbers(n: usize, seed: f64) -> Vec<f32> {
