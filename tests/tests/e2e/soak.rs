@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const TEXT: &str = "/v1/completions";
 /// Tokens of the cache: few, so that all of it has been written before anything is measured.
-const CACHE: usize = 4096;
+const CACHE: usize = 2048;
 /// KiB by which anonymous memory may grow over the second half, as a straight line through its samples has it.
 const GROWTH: f64 = 8192.0;
 

@@ -1,5 +1,6 @@
 //! The loop over a fake model: what a request's two ends see, whatever happens to reader, engine or device.
 
+mod duty;
 mod pauses;
 mod turns;
 
