@@ -103,8 +103,8 @@ fn memory(status: &Status, now: &Activity) -> String {
         process.threads,
         process.descriptors
     );
-    if let Some(device) = &status.memory {
-        text.push_str(&format!("; device {} MiB counted", device.total.div_ceil(1 << 20)));
+    if let Some(model) = &status.memory {
+        text.push_str(&format!("; model {} MiB counted", model.total.div_ceil(1 << 20)));
     }
     text
 }
