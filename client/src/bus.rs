@@ -6,7 +6,7 @@ use crate::patience::Patience;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::{
     Activity, ChatMessage, GenerationOptions, JobList, JobStatus, Phase, PinPrefix, Prefix, PrefixList, Selector, SetTableOptions, Status,
-    StreamEvent, TableShow, TierList, names,
+    StreamEvent, TableShow, TierList, UpdateShow, names,
 };
 use crate::variant;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
@@ -116,8 +116,8 @@ impl Bus {
         if prompt.len() < LONG_PROMPT {
             return self.start("Generate", &(prompt, options)).await;
         }
-        let file =
-            memory_file(prompt).map_err(|error| Error::new(ErrorKind::Internal, format!("no memory file for the prompt: {error}")))?;
+        let file = memory_file(prompt.as_bytes())
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("no memory file for the prompt: {error}")))?;
         self.start("GenerateFd", &(zbus::Fd::from(file), options)).await
     }
 
@@ -134,6 +134,22 @@ impl Bus {
 
     pub(crate) async fn tokenize(&self, text: &str) -> Result<Vec<u32>, Error> {
         self.call(names::MANAGER_INTERFACE, "Tokenize", &(text,)).await
+    }
+
+    pub(crate) async fn update(&self) -> Result<UpdateShow, Error> {
+        self.dict(names::UPDATE_INTERFACE, "Show").await
+    }
+
+    pub(crate) async fn apply_update(&self, archive: Vec<u8>) -> Result<UpdateShow, Error> {
+        let failed = |error: std::io::Error| Error::new(ErrorKind::Internal, format!("no memory file for the bundle: {error}"));
+        let file = memory_file(&archive).map_err(failed)?;
+        self.outcome(names::UPDATE_INTERFACE, "Apply", &(zbus::OwnedFd::from(file),)).await?;
+        self.update().await
+    }
+
+    pub(crate) async fn roll_back_update(&self) -> Result<UpdateShow, Error> {
+        self.outcome(names::UPDATE_INTERFACE, "Rollback", &()).await?;
+        self.update().await
     }
 
     pub(crate) async fn drain(&self) -> Result<(), Error> {
@@ -218,11 +234,11 @@ fn detailed(options: &Map<String, Value>) -> HashMap<String, Variant<'static>> {
 }
 
 /// A sealed memory file that holds `text`, at its beginning.
-fn memory_file(text: &str) -> std::io::Result<OwnedFd> {
+fn memory_file(bytes: &[u8]) -> std::io::Result<OwnedFd> {
     use std::io::{Seek, Write};
     let file = rustix::fs::memfd_create("skipd-prompt", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = std::fs::File::from(file);
-    file.write_all(text.as_bytes())?;
+    file.write_all(bytes)?;
     file.rewind()?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
     Ok(file.into())
@@ -296,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_memory_file_is_sealed_and_read_from_its_beginning() {
-        let mut file = std::fs::File::from(memory_file("long").unwrap());
+        let mut file = std::fs::File::from(memory_file(b"long").unwrap());
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "long");

@@ -9,9 +9,9 @@ use crate::patience::Patience;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::names;
 use crate::protocol::{
-    Activity, ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobList, JobStatus, ModelList, Phase, PhaseTable, PinPrefix,
-    Prefix, PrefixList, Prompt, Selector, SetTable, SetTableOptions, StartJob, Status, StreamOptions, TableShow, TierList, TokenizeRequest,
-    TokenizeResponse,
+    Activity, ApplyUpdate, ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobList, JobStatus, ModelList, Phase,
+    PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Selector, SetTable, SetTableOptions, StartJob, Status, StreamOptions, TableShow,
+    TierList, TokenizeRequest, TokenizeResponse, UpdateShow,
 };
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -252,6 +252,47 @@ impl Client {
             Transport::Socket(_) if !PinPrefix::is_name(name) => Err(Prefix::unknown(name)),
             Transport::Socket(socket) => socket.call("DELETE", &format!("{}/{name}", names::PREFIXES), NO_BODY).await,
             Transport::Bus(bus) => bus.drop_prefix(name).await,
+        }
+    }
+
+    /// What updates over the air brought.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn update(&self) -> Result<UpdateShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::UPDATE, NO_BODY).await,
+            Transport::Bus(bus) => bus.update().await,
+        }
+    }
+
+    /// Has a bundle verified and put on trial; `bundle` is a path that the daemon can read. Over the socket only: the bus's `Apply` takes a descriptor.
+    ///
+    /// # Errors
+    /// `TableRefused`, whose `details` name the failed `check`; `AccessDenied`; `Busy` while another update is on trial.
+    pub async fn apply_update(&self, bundle: &ApplyUpdate) -> Result<UpdateShow, Error> {
+        self.socket("applying an update by its path")?.outcome("POST", names::UPDATE_APPLY, Some(bundle)).await
+    }
+
+    /// The same with the archive itself.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn apply_update_archive(&self, archive: Vec<u8>) -> Result<UpdateShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.outcome_of_bytes(names::UPDATE_APPLY, archive).await,
+            Transport::Bus(bus) => bus.apply_update(archive).await,
+        }
+    }
+
+    /// Ends the trial of an update, or goes back to the update before, or to none.
+    ///
+    /// # Errors
+    /// `NothingPending` where no update is in force, `AccessDenied`.
+    pub async fn roll_back_update(&self) -> Result<UpdateShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.outcome("POST", names::UPDATE_ROLLBACK, NO_BODY).await,
+            Transport::Bus(bus) => bus.roll_back_update().await,
         }
     }
 

@@ -107,6 +107,11 @@ impl Socket {
         understood(self.patience.outcome(self.ask(method, route, encoded(body)?), || self.look()).await?)
     }
 
+    /// The same with a body that is no JSON.
+    pub(crate) async fn outcome_of_bytes<T: DeserializeOwned>(&self, route: &str, body: Vec<u8>) -> Result<T, Error> {
+        understood(self.patience.outcome(self.ask("POST", route, body.into()), || self.look()).await?)
+    }
+
     /// Sends a request that is answered by server-sent events.
     pub(crate) async fn stream(&self, route: &str, body: &impl Serialize) -> Result<Generation, Error> {
         let sent = encode(body)?;

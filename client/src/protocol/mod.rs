@@ -23,6 +23,7 @@ pub mod status;
 pub mod tables;
 pub mod tools;
 pub mod unsupported;
+pub mod update;
 pub mod usage;
 mod words;
 
@@ -51,5 +52,6 @@ pub use status::{
 };
 pub use tables::{DecidedBy, Pending, PhaseTable, Selector, SetTable, SetTableOptions, TableRow, TableShow, Tier, TierList};
 pub use tools::{CalledFunction, FunctionDelta, Tool, ToolCall, ToolCallDelta, ToolChoice};
+pub use update::{ApplyUpdate, Probation, UpdateShow, UpdateSlot};
 pub use usage::{DecodeUsage, PrefillUsage, SkipdUsage, Timings, Usage};
 pub use words::words;

@@ -18,6 +18,8 @@ pub const JOBS_INTERFACE: &str = "org.skipd.Skipd1.Jobs";
 pub const JOB_INTERFACE: &str = "org.skipd.Skipd1.Job";
 /// Jobs live under this path: `<this>/<id>`.
 pub const JOB_PATH_PREFIX: &str = "/org/skipd/Skipd1/job";
+/// Updates over the air.
+pub const UPDATE_INTERFACE: &str = "org.skipd.Skipd1.Update";
 /// One running request.
 pub const REQUEST_INTERFACE: &str = "org.skipd.Skipd1.Request";
 
@@ -69,6 +71,12 @@ pub const JOBS: &str = "/skipd/v1/jobs";
 /// GET: [`PrefixList`](super::PrefixList); POST: [`PinPrefix`](super::PinPrefix) → [`Prefix`](super::Prefix), once it is computed; with `/{name}`
 /// DELETE, which answers the [`Prefix`](super::Prefix) that was dropped.
 pub const PREFIXES: &str = "/skipd/v1/prefixes";
+/// GET: [`UpdateShow`](super::UpdateShow).
+pub const UPDATE: &str = "/skipd/v1/update";
+/// POST: a bundle's archive, or [`ApplyUpdate`](super::ApplyUpdate); answers [`UpdateShow`](super::UpdateShow) when it is verified and on trial.
+pub const UPDATE_APPLY: &str = "/skipd/v1/update/apply";
+/// POST: end the trial, or go back to the update before, or to none; answers [`UpdateShow`](super::UpdateShow).
+pub const UPDATE_ROLLBACK: &str = "/skipd/v1/update/rollback";
 /// POST: [`TokenizeRequest`](super::TokenizeRequest) → [`TokenizeResponse`](super::TokenizeResponse).
 pub const TOKENIZE: &str = "/skipd/v1/tokenize";
 

@@ -2,7 +2,7 @@
 
 use crate::EngineHandle;
 use crate::handle::{ClientId, FinishReason, Finished, Generation, Priority, Request, SubmitError, TableSet};
-use skip_kernels::sampling::SamplingParams;
+use skip_kernels::sampling::{Sampled, SamplingParams};
 use std::time::Duration;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -16,6 +16,8 @@ const FULL: Duration = Duration::from_millis(200);
 pub struct Answer {
     /// The tokens drawn, without the one that ended it.
     pub tokens: Vec<u32>,
+    /// The same with the log-probabilities that were asked for.
+    pub sampled: Vec<Sampled>,
     /// How it ended, with its counts.
     pub finished: Finished,
 }
@@ -76,7 +78,7 @@ pub fn ask(engine: &EngineHandle, request: Request, cancelled: &dyn Fn() -> bool
     let mut collect = || {
         while let Ok(token) = tokens.try_recv() {
             if !token.is_eos {
-                drawn.push(token.sampled.token);
+                drawn.push(token.sampled);
             }
         }
     };
@@ -94,7 +96,9 @@ pub fn ask(engine: &EngineHandle, request: Request, cancelled: &dyn Fn() -> bool
     collect();
     guard.disarm();
     match ended.reason {
-        FinishReason::Length | FinishReason::Eos => Ok(Answer { tokens: drawn, finished: ended }),
+        FinishReason::Length | FinishReason::Eos => {
+            Ok(Answer { tokens: drawn.iter().map(|sampled| sampled.token).collect(), sampled: drawn, finished: ended })
+        }
         FinishReason::Cancelled => Err(AskError::Cancelled),
         reason => Err(AskError::Ended { length, reason, detail: ended.detail }),
     }

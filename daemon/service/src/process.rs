@@ -6,7 +6,7 @@ use crate::lifecycle::Stage;
 use crate::load::{self, LoadError};
 use crate::state::{Daemon, Model};
 use crate::state_lock::{Held, StateLock};
-use crate::{http, socket, watchdog};
+use crate::{http, socket, update, watchdog};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +85,7 @@ where
     tracing::info!(socket = %daemon.config.socket.display(), "answering");
     notify(&[sd_notify::NotifyState::Ready]);
     tokio::spawn(announce(daemon.clone()));
+    tokio::spawn(update::at_start(daemon.clone()));
 
     let ended = tokio::select! {
         () = signals.next() => None,

@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::peer::Authority;
 use crate::tables::Tables;
 use crate::text::TextModel;
+use crate::update::Updates;
 use skip_client::protocol::TableShow;
 use skip_client::protocol::names::DEFAULT_MODEL;
 use skip_client::{Error, ErrorKind};
@@ -32,6 +33,8 @@ pub struct Daemon {
     pub names: Names,
     /// Long work beside serving.
     pub jobs: Jobs,
+    /// Updates over the air.
+    pub updates: Updates,
     /// When the process began.
     pub started: Instant,
     model: OnceLock<Arc<Model>>,
@@ -95,6 +98,7 @@ impl Daemon {
             metrics: Metrics::default(),
             names: Names::default(),
             jobs: Jobs::default(),
+            updates: Updates::default(),
             started,
             model: OnceLock::new(),
             ready_after: OnceLock::new(),

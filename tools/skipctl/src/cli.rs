@@ -71,6 +71,9 @@ pub enum Command {
     /// Pin beginnings of prompts in the cache, shared between all users
     #[command(subcommand)]
     Prefix(Prefix),
+    /// Take signed updates of tables, and go back
+    #[command(subcommand)]
+    Update(Update),
     /// Make a checkpoint folder of a GGUF file
     Import {
         /// The GGUF file
@@ -557,6 +560,27 @@ pub struct Export {
     /// Export tables measured with another geometry than Edge-LLM's too
     #[arg(long)]
     pub force: bool,
+}
+
+/// `update …`.
+#[derive(Debug, Subcommand)]
+pub enum Update {
+    /// Have a bundle verified and put on trial; ends when the trial has
+    Apply {
+        /// An archive, or a folder that the daemon can read
+        #[arg(value_hint = ValueHint::AnyPath)]
+        bundle: PathBuf,
+        /// Where the clock is behind what has passed for sure, judge expiry at that moment; the daemon must be able to read the bundle
+        #[arg(long)]
+        relax_expiry: bool,
+        /// Do not wait for the trial's end
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// End the trial, or go back to the update before, or to none
+    Rollback,
+    /// Show which update is in force, on trial, and to return to
+    Show,
 }
 
 /// `prefix …`.

@@ -1,7 +1,9 @@
 //! How things read: usage, shares, durations, tables.
 
 use crate::output::columns;
-use skip_client::protocol::{JobState, JobStatus, PhaseTable, Prefix, PrefixList, Qualification, Status, TableShow, Tier, TierList, Usage};
+use skip_client::protocol::{
+    JobState, JobStatus, PhaseTable, Prefix, PrefixList, Qualification, Status, TableShow, Tier, TierList, UpdateShow, UpdateSlot, Usage,
+};
 use std::time::Duration;
 
 /// The line under an answer: `TTFT 812 ms · prefill 6012 tokens, 740 tokens/s, skipped 51 % (50%) · decode 64 tokens, 62.1 tokens/s, dense`.
@@ -215,6 +217,23 @@ fn rows_text(rows: &[(u32, f32)]) -> String {
         cells.push(format!("and {} more", rows.len() - SHOWN));
     }
     cells.join(" ")
+}
+
+/// What `update …` prints.
+pub fn update(shown: &UpdateShow) -> String {
+    let line = |slot: &Option<UpdateSlot>| match slot {
+        Some(slot) => format!("version {} ({}) {}", slot.version, slot.slot, slot.note).trim_end().to_owned(),
+        None => "none".into(),
+    };
+    let mut lines = vec![format!("in force  {}", line(&shown.active)), format!("before    {}", line(&shown.previous))];
+    if let Some(trial) = &shown.probation {
+        let stage = if trial.stage.is_empty() { "not measured yet" } else { &trial.stage };
+        lines.push(format!("on trial  {}: {stage}; {} tries left", line(&Some(trial.slot.clone())), trial.tries_left));
+    }
+    lines.extend(shown.reason.iter().map(|reason| format!("last      {reason}")));
+    lines.extend(shown.problems.iter().map(|problem| format!("damaged   {problem}")));
+    lines.push(format!("taken     versions above {}", shown.floor));
+    lines.join("\n")
 }
 
 /// What `prefix list` prints.

@@ -44,6 +44,8 @@ help_is_as_recorded! {
     prefix_pin: "prefix" "pin";
     prefix_list: "prefix" "list";
     prefix_drop: "prefix" "drop";
+    update: "update";
+    update_apply: "update" "apply";
     import: "import";
     qualify: "qualify";
     bench: "bench";

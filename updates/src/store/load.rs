@@ -35,11 +35,14 @@ impl View {
     pub fn read(disk: &impl Disk) -> Result<Self, Rejection> {
         let mut problems = Vec::new();
         let recorded = match optional(disk, Path::new(STATE))? {
-            None => by_links(disk),
-            Some(bytes) => read_state(&bytes).unwrap_or_else(|why| {
-                problems.push(format!("{STATE} is damaged ({why}): the links tell the committed slot, and no trial is known"));
-                by_links(disk)
-            }),
+            None => by_links(disk)?,
+            Some(bytes) => match read_state(&bytes) {
+                Ok(state) => state,
+                Err(why) => {
+                    problems.push(format!("{STATE} is damaged ({why}): the links tell the committed slot, and no trial is known"));
+                    by_links(disk)?
+                }
+            },
         };
         let mut load = |name: &Option<SlotName>| match name.as_ref().map(|name| slot(disk, name)) {
             None => Ok(None),
@@ -75,13 +78,13 @@ fn floor(disk: &impl Disk, active: &Option<Slot>, problems: &mut Vec<String>) ->
             0
         }),
     };
-    Ok(written.max(active.as_ref().map_or(0, |slot| slot.name.version())).max(recorded_version(disk)))
+    Ok(written.max(active.as_ref().map_or(0, |slot| slot.name.version())).max(recorded_version(disk)?))
 }
 
 /// The version in the metadata last committed; 0 where there is none, or none that can be read.
-pub(super) fn recorded_version(disk: &impl Disk) -> u64 {
-    let bytes = optional(disk, &Path::new(DATASTORE).join("targets.json")).ok().flatten().unwrap_or_default();
-    version_of(&bytes).unwrap_or_default()
+fn recorded_version(disk: &impl Disk) -> Result<u64, Rejection> {
+    let bytes = optional(disk, &Path::new(DATASTORE).join("targets.json"))?;
+    Ok(bytes.and_then(|bytes| version_of(&bytes)).unwrap_or_default())
 }
 
 /// The version of a role's metadata.
@@ -134,15 +137,18 @@ pub(super) fn optional(disk: &impl Disk, path: &Path) -> Result<Option<Vec<u8>>,
 }
 
 /// The state that the links alone tell.
-fn by_links(disk: &impl Disk) -> State {
+fn by_links(disk: &impl Disk) -> Result<State, Rejection> {
     let [active, previous] = LINKS.map(|link| linked(disk, link));
-    State { active, previous, ..State::default() }
+    Ok(State { active: active?, previous: previous?, ..State::default() })
 }
 
 /// The slot that a link leads to.
-pub(super) fn linked(disk: &impl Disk, link: &str) -> Option<SlotName> {
-    let target = disk.read_link(Path::new(link)).ok()?;
-    target.strip_prefix(SLOTS).ok()?.to_str()?.parse().ok()
+fn linked(disk: &impl Disk, link: &str) -> Result<Option<SlotName>, Rejection> {
+    match disk.read_link(Path::new(link)) {
+        Ok(target) => Ok(target.strip_prefix(SLOTS).ok().and_then(|name| name.to_str()?.parse().ok())),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(None),
+        Err(error) => Err(Rejection::io(link, &error)),
+    }
 }
 
 /// A text with its digest: a flipped bit in a number would else go unseen.

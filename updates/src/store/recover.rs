@@ -36,7 +36,13 @@ impl<D: Disk> Store<D> {
         let mut changed = false;
         for (link, slot) in LINKS.into_iter().zip([&self.state.active, &self.state.previous]) {
             let path = Path::new(link);
-            let there = self.disk.read_link(path).ok();
+            let there = match self.disk.read_link(path) {
+                Ok(target) => Some(target),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                // Something that is no link: it gives way.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => Some(PathBuf::new()),
+                Err(error) => return self.done(path, Err(error)),
+            };
             let wanted = slot.as_ref().map(|slot| Path::new(SLOTS).join(slot.to_string()));
             if there == wanted {
                 continue;

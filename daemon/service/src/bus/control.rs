@@ -6,6 +6,7 @@ use super::failure::{Failure, wants_details};
 use super::polkit::Action;
 use crate::state::Daemon;
 use crate::tables::Tables;
+use crate::update;
 use serde_json::{Map, Value};
 use skip_client::protocol::names::ERROR_DETAILS;
 use skip_client::protocol::{Phase, PhaseTable, Selector, SetTableOptions, TableShow};
@@ -87,6 +88,8 @@ impl TableControl {
     /// Reads all table files again.
     async fn reload(&self, #[zbus(header)] header: Header<'_>, #[zbus(connection)] connection: &Connection) -> Result<(), Failure> {
         self.administrator(&header, connection).await?.reload().await?;
+        // The updater may have put one there.
+        update::look(&self.daemon);
         Ok(())
     }
 

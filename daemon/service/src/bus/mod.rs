@@ -17,6 +17,7 @@ mod sleep;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod update;
 mod watch;
 
 use crate::config::Bus;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
+use update::UpdateControl;
 use zbus::Connection;
 use zbus::fdo::{DBusProxy, NameOwnerChangedStream, RequestNameFlags};
 
@@ -89,6 +91,7 @@ pub async fn join(daemon: &Arc<Daemon>) -> Result<Option<Joined>, JoinError> {
         .serve_at(OBJECT_PATH, TableControl::new(daemon.clone()))
         .serve_at(OBJECT_PATH, PrefixControl::new(daemon.clone()))
         .serve_at(OBJECT_PATH, JobControl::new(daemon.clone()))
+        .serve_at(OBJECT_PATH, UpdateControl::new(daemon.clone()))
         .build()
         .await
         .map_err(no_bus)?;

@@ -1,10 +1,10 @@
-//! PropertiesChanged for both interfaces: one signal a change, at most a few a second.
+//! PropertiesChanged for the interfaces that have properties: one signal a change, at most a few a second.
 
-use super::{control, manager};
+use super::{control, manager, update};
 use crate::state::Daemon;
 use crate::status;
 use crate::tables::Tables;
-use skip_client::protocol::names::{MANAGER_INTERFACE, OBJECT_PATH, TABLES_INTERFACE};
+use skip_client::protocol::names::{MANAGER_INTERFACE, OBJECT_PATH, TABLES_INTERFACE, UPDATE_INTERFACE};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ pub async fn publish(daemon: Arc<Daemon>, connection: Connection) {
             () = tokio::time::sleep(LOOK) => {}
         }
         let now = read(&daemon);
-        for (interface, before, after) in [(MANAGER_INTERFACE, &last.0, &now.0), (TABLES_INTERFACE, &last.1, &now.1)] {
+        let interfaces = [MANAGER_INTERFACE, TABLES_INTERFACE, UPDATE_INTERFACE];
+        for (interface, (before, after)) in interfaces.into_iter().zip(last.iter().zip(&now)) {
             if let Err(error) = emit(&connection, interface, before, after).await {
                 tracing::debug!(%error, "a change of properties was not published");
             }
@@ -47,9 +48,13 @@ pub async fn publish(daemon: Arc<Daemon>, connection: Connection) {
     }
 }
 
-fn read(daemon: &Daemon) -> (Dict, Dict) {
+fn read(daemon: &Daemon) -> [Dict; 3] {
     let tables = daemon.show_tables().ok();
-    (manager::Properties::of(&status::report(daemon)).dict(), control::Properties::of(tables.as_ref()).dict())
+    [
+        manager::Properties::of(&status::report(daemon)).dict(),
+        control::Properties::of(tables.as_ref()).dict(),
+        update::Properties::of(&daemon.updates.shown()).dict(),
+    ]
 }
 
 /// The next change of tables; none without any.

@@ -20,6 +20,8 @@ pub const SYSTEM_SOCKET: &str = "/run/skipd/skipd.sock";
 pub const SYSTEM_CONFIG: &str = "/etc/skipd/skipd.toml";
 /// The administrator's own tables.
 pub const SYSTEM_TABLES: &str = "/etc/skipd/tables.json";
+/// The root of trust that is shipped.
+pub const SYSTEM_TRUST: &str = "/usr/share/skipd/trust/root.json";
 /// Most requests at once: each may have two tables in device memory, in three classes.
 const MAX_RUNNING: usize = 256;
 
@@ -166,6 +168,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The administrator's tables.
     pub tables_file: PathBuf,
+    /// The root of trust of updates.
+    pub update_trust: PathBuf,
     /// What to do when a table skips far more in production than its tier stands for.
     pub on_drift: OnDrift,
     /// How long a stop waits for running requests.
@@ -272,6 +276,7 @@ impl Config {
                 as u32,
             state_dir: whole_path("--state-dir", settings.state_dir.unwrap_or_else(default_state_dir))?,
             tables_file: whole_path("--tables", settings.tables.unwrap_or_else(|| SYSTEM_TABLES.into()))?,
+            update_trust: whole_path("--update-trust", settings.update_trust.unwrap_or_else(|| SYSTEM_TRUST.into()))?,
             drain: seconds("--drain-seconds", settings.drain_seconds, 2.5)?,
             max_body: at_least_one("--max-body-mib", settings.max_body_mib)?.unwrap_or(32).saturating_mul(1 << 20),
             max_connections: at_least_one("--max-connections", settings.max_connections)?.unwrap_or(128),

@@ -89,6 +89,9 @@ pub struct Settings {
     /// The administrator's tables [default: /etc/skipd/tables.json]
     #[arg(long, value_name = "FILE")]
     pub tables: Option<PathBuf>,
+    /// The root of trust of updates, until one of them brings a newer [default: /usr/share/skipd/trust/root.json]
+    #[arg(long, value_name = "FILE")]
+    pub update_trust: Option<PathBuf>,
     /// warn, or dense: what to do when a table skips far more than its tier stands for [default: warn]
     #[arg(long, value_name = "WHAT")]
     pub on_drift: Option<String>,
@@ -120,6 +123,6 @@ impl Settings {
         }
         overlay!(model model_name backend qualify bus socket listen key_file kv kv_shadow threads precision chunk kv_tokens queue max_running
                  background_duty
-                 default_max_tokens state_dir tables on_drift drain_seconds max_body_mib max_connections group control_group log)
+                 default_max_tokens state_dir tables update_trust on_drift drain_seconds max_body_mib max_connections group control_group log)
     }
 }

@@ -4,6 +4,7 @@ mod asking;
 mod calibrate;
 mod evaluate;
 mod price;
+pub mod probation;
 mod qualify;
 
 use crate::lifecycle::Stage;
@@ -151,6 +152,14 @@ fn hashed(model: &Model, cancelled: &dyn Fn() -> bool) -> Result<String, Error> 
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A job of the daemon's own, which whoever has it runs.
+///
+/// # Errors
+/// Another job runs.
+pub fn begin(daemon: &Daemon, kind: &str) -> Result<Arc<Job>, Error> {
+    daemon.jobs.add(kind)
 }
 
 /// What a job does.

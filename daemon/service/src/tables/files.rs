@@ -1,7 +1,8 @@
 //! The table files of a daemon: where they lie, reading them, and writing the persisted one.
 
 use serde_json::Value;
-use skip_tables::{Digest, FileError, MAX_BYTES, Source, TableFile, ToPersist, replace_file};
+use skip_tables::{Digest, FileError, MAX_BYTES, Notice, Source, TableFile, ToPersist, replace_file};
+use skip_updates::{RealDisk, SlotName, View};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +17,15 @@ pub struct Paths {
     pub admin: PathBuf,
     /// The checkpoint's folder.
     pub checkpoint: PathBuf,
+}
+
+/// Tables that came over the air.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The tables, and where they lie.
+    pub source: Source,
+    /// The weights that they are for.
+    pub checkpoint: Digest,
 }
 
 /// Why a table file cannot be used.
@@ -56,6 +66,38 @@ impl Paths {
         let folder = self.checkpoint.canonicalize().unwrap_or_else(|_| self.checkpoint.clone());
         let name = Digest::of(folder.as_os_str().as_encoded_bytes()).to_string();
         self.state_dir.join("tables").join(format!("calibrated-{}.json", &name[..16]))
+    }
+
+    /// The store of updates.
+    pub fn updates(&self) -> PathBuf {
+        self.state_dir.join("tables")
+    }
+
+    /// The update to use: the one on trial where that is `begun`, else the committed one; and what was found wrong.
+    pub fn update(&self, begun: Option<&SlotName>) -> (Option<Update>, Vec<Notice>) {
+        let root = self.updates();
+        let passed_over = |place: &Path, reason: String| Notice::PassedOver { place: place.display().to_string(), reason };
+        if self.state_dir.as_os_str().is_empty() {
+            return (None, Vec::new());
+        }
+        let view = match View::read(&RealDisk::new(&root)) {
+            Ok(view) => view,
+            Err(error) => return (None, vec![passed_over(&root, error.to_string())]),
+        };
+        let mut notices: Vec<Notice> = view.problems.iter().map(|problem| passed_over(&root, problem.clone())).collect();
+        let trial = view.trial.filter(|slot| Some(&slot.name) == begun);
+        let Some(slot) = trial.or(view.active) else { return (None, notices) };
+        let path = root.join(&slot.path);
+        match TableFile::parse(&slot.tables) {
+            Ok(file) => {
+                let source = Source { place: format!("{} (update {})", path.display(), slot.name), file };
+                (Some(Update { source, checkpoint: slot.entry.checkpoint }), notices)
+            }
+            Err(error) => {
+                notices.push(passed_over(&path, error.to_string()));
+                (None, notices)
+            }
+        }
     }
 
     /// Where the digest of the weights is remembered, with what tells whether they changed.

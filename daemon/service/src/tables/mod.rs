@@ -17,6 +17,7 @@ use skip_client::{Error, ErrorKind};
 use skip_engine::EngineHandle;
 use skip_engine::handle::{NamedTable, TableSet};
 use skip_tables::Alarm;
+use skip_updates::SlotName;
 use std::sync::Arc;
 use store::Store;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -151,6 +152,22 @@ impl Tables {
     pub async fn reload(&self) -> Result<TableShow, Error> {
         self.ask(Command::Reload).await?;
         Ok(self.show())
+    }
+
+    /// Uses the update on trial of this name, or else the committed one; returns when new requests start with it.
+    pub async fn follow_update(&self, begun: Option<SlotName>) -> Result<(), Error> {
+        self.ask(|reply| Command::FollowUpdate { begun, reply }).await
+    }
+
+    /// The update's tables as they would be used if nothing had precedence over them, or why they would not.
+    pub fn of_update(&self) -> Result<TableSet, String> {
+        let decisions = self.snapshot.borrow().store.update_alone();
+        let set = store::table_set(&decisions, &TableSet::default());
+        if set.prefill.is_some() || set.decode.is_some() {
+            return Ok(set);
+        }
+        let why = Phase::ALL.into_iter().flat_map(|phase| &decisions[phase].notices).map(ToString::to_string).next();
+        Err(why.unwrap_or_else(|| "its tables are dense".into()))
     }
 
     async fn ask(&self, command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use skip_engine::EngineHandle;
 use skip_engine::handle::TableSet;
 use skip_kernels::attention::SkipCounters;
 use skip_tables::{Digest, Drift, DriftRules, PerPhase, Phase};
+use skip_updates::SlotName;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +45,13 @@ pub enum Command {
     Confirm(oneshot::Sender<Result<(), Error>>),
     /// Take back what is on trial.
     Revert(oneshot::Sender<Result<(), Error>>),
+    /// Use the update on trial of this name, or else the committed one.
+    FollowUpdate {
+        /// The one on trial.
+        begun: Option<SlotName>,
+        /// The answer.
+        reply: oneshot::Sender<Result<(), Error>>,
+    },
     /// Read the files again.
     Reload(oneshot::Sender<Result<(), Error>>),
 }
@@ -101,6 +109,13 @@ impl Owner {
             Command::Set { phase, selector, options, reply } => (reply, self.set(phase, selector, options).await),
             Command::Confirm(reply) => (reply, self.change(|store| store.confirm(Instant::now())).await),
             Command::Revert(reply) => (reply, self.change(Store::revert).await),
+            Command::FollowUpdate { begun, reply } => {
+                let follow = move |store: &mut Store| {
+                    store.follow_update(begun);
+                    Ok(())
+                };
+                (reply, self.change(follow).await)
+            }
             Command::Reload(reply) => (reply, self.change(reload).await),
         };
         // Who does not wait for the answer any more does not need it.

@@ -1,6 +1,6 @@
 //! The tables' state without a task around it: files, set-table's state machine, and what they decide.
 
-use super::files::{self, Paths, ReadError};
+use super::files::{self, Paths, ReadError, Update};
 use skip_client::protocol::{Selector, SetTableOptions};
 use skip_client::{Error, ErrorKind};
 use skip_engine::handle::{NamedTable, TableSet};
@@ -8,6 +8,7 @@ use skip_tables::{
     Decision, Digest, Document, NothingPending, Notice, PerPhase, Phase, Refusal, Retarget, Selection, Setting, Source, Sources, Target,
     Tier, ToPersist, Unread, Weights, check, resolve,
 };
+use skip_updates::SlotName;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,12 @@ pub struct Store {
     paths: Paths,
     persisted: Option<Source>,
     admin: Option<Source>,
+    /// What came over the air.
+    update: Option<Update>,
+    /// What was wrong with it.
+    update_problems: Vec<Notice>,
+    /// The update on trial that is used.
+    begun: Option<SlotName>,
     checkpoint: Source,
     retarget: Retarget,
     target: Target,
@@ -44,7 +51,20 @@ impl Store {
         let admin = read(&paths.admin);
         let checkpoint = read(&paths.calibrated()).or_else(|| read(&paths.config())).unwrap_or_default();
         let target = Target::portable(Weights::Pending);
-        Self { paths, persisted, admin, checkpoint, retarget: Retarget::default(), target, problems, suspended: PerPhase::default() }
+        let (update, update_problems) = paths.update(None);
+        Self {
+            paths,
+            persisted,
+            admin,
+            update,
+            update_problems,
+            begun: None,
+            checkpoint,
+            retarget: Retarget::default(),
+            target,
+            problems,
+            suspended: PerPhase::default(),
+        }
     }
 
     /// A store without files, for weights that nobody hashes.
@@ -53,6 +73,9 @@ impl Store {
             paths: Paths::default(),
             persisted: None,
             admin: None,
+            update: None,
+            update_problems: Vec::new(),
+            begun: None,
             checkpoint: Source::default(),
             retarget: Retarget::default(),
             target: Target::portable(Weights::Unchecked),
@@ -73,9 +96,38 @@ impl Store {
             None => files::read(&self.paths.config())?.unwrap_or_default(),
         };
         (self.persisted, self.admin, self.checkpoint) = (persisted, admin, checkpoint);
+        (self.update, self.update_problems) = self.paths.update(self.begun.as_ref());
         self.problems.clear();
         self.suspended = PerPhase::default();
         Ok(())
+    }
+
+    /// Uses the update on trial of this name, or else the committed one, as they lie there now.
+    pub fn follow_update(&mut self, begun: Option<SlotName>) {
+        self.begun = begun;
+        (self.update, self.update_problems) = self.paths.update(self.begun.as_ref());
+    }
+
+    /// What the update alone would decide.
+    pub fn update_alone(&self) -> PerPhase<Decision> {
+        let sources = Sources { update: self.update_source(), ..Sources::default() };
+        PerPhase::from_fn(|phase| resolve(phase, &sources, &self.target))
+    }
+
+    /// The update's tables, if they are for the loaded weights.
+    fn update_source(&self) -> Option<Source> {
+        let update = self.update.as_ref()?;
+        (self.digest() == Some(update.checkpoint)).then(|| update.source.clone())
+    }
+
+    /// What is to be told of the update.
+    fn update_notices(&self) -> impl Iterator<Item = Notice> {
+        let other = self.update.as_ref().zip(self.digest()).filter(|(update, loaded)| update.checkpoint != *loaded);
+        let other = other.map(|(update, loaded)| Notice::PassedOver {
+            place: update.source.place.clone(),
+            reason: format!("it is for weights {}, and {loaded} are loaded", update.checkpoint),
+        });
+        self.update_problems.iter().cloned().chain(other)
     }
 
     /// Where the files lie.
@@ -124,12 +176,12 @@ impl Store {
             set: set.clone(),
             persisted: self.persisted.clone(),
             admin: self.admin.clone(),
-            update: None,
+            update: self.update_source(),
             checkpoint: self.checkpoint.clone(),
         };
         PerPhase::from_fn(|phase| {
             let mut decision = resolve(phase, &sources, &self.target);
-            decision.notices.extend(self.problems.iter().cloned());
+            decision.notices.extend(self.problems.iter().cloned().chain(self.update_notices()));
             decision.notices.extend(
                 self.unread()
                     .filter(|(_, unread)| unread.concerns(phase))
@@ -150,7 +202,7 @@ impl Store {
 
     /// What is wrong with the files, whatever phase it concerns: those passed over at the start, and keys that are not read.
     pub fn warnings(&self) -> Vec<String> {
-        let problems = self.problems.iter().map(Notice::to_string);
+        let problems = self.problems.iter().cloned().chain(self.update_notices()).map(|notice| notice.to_string());
         problems.chain(self.unread().map(|(place, unread)| format!("{place}: {unread}"))).collect()
     }
 

@@ -18,6 +18,7 @@ mod status;
 mod stream;
 mod tables;
 mod top;
+mod update;
 
 use crate::cli::{Cli, Command, Table};
 use crate::failure::Failure;
@@ -82,6 +83,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Table(Table::Reload) => tables::reload(context).await,
         Command::Tiers => tables::tiers(context).await,
         Command::Prefix(command) => prefix::run(context, command).await,
+        Command::Update(command) => update::run(context, command).await,
         Command::Import { gguf, dir } => import::run(context, gguf, dir).await,
         Command::Qualify => qualify::run(context).await,
         Command::Calibrate(args) => calibrate::run(context, args).await,

@@ -7,6 +7,7 @@ pub mod requests;
 pub mod status;
 pub mod tables;
 pub mod tokenize;
+pub mod update;
 
 use super::reply::{self, Reply};
 use axum::http::{StatusCode, Uri};

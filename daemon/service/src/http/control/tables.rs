@@ -2,6 +2,7 @@
 
 use crate::http::reply::{self, Reply};
 use crate::http::{Shared, body, check_control};
+use crate::update;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use skip_client::protocol::{Phase, SetTable};
@@ -48,7 +49,10 @@ pub async fn revert(State(daemon): Shared, request: Request) -> Reply {
 /// `POST /skipd/v1/tables/reload`.
 pub async fn reload(State(daemon): Shared, request: Request) -> Reply {
     check_control(&daemon, &request)?;
-    Ok(reply::json(StatusCode::OK, &daemon.tables()?.reload().await?))
+    let tables = daemon.tables()?.reload().await?;
+    // The updater may have put one there.
+    update::look(&daemon);
+    Ok(reply::json(StatusCode::OK, &tables))
 }
 
 fn parse_phase(name: &str) -> Result<Phase, Error> {

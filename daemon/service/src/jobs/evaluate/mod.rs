@@ -34,6 +34,8 @@ pub struct Work {
     options: EvaluateOptions,
     context: usize,
     model: Arc<Model>,
+    /// Tables to score other than those in force.
+    tables: Option<TableSet>,
 }
 
 impl Work {
@@ -56,7 +58,12 @@ impl Work {
         if context > longest {
             return Err(Error::invalid("max_context", format!("{context}: the daemon's context is {longest} tokens")));
         }
-        Ok(Self { options, context, model })
+        Ok(Self { options, context, model, tables: None })
+    }
+
+    /// Scores these tables, whatever is in force.
+    pub fn under(self, tables: TableSet) -> Self {
+        Self { tables: Some(tables), ..self }
     }
 
     /// Asks every item, dense and under every arm's tables.
@@ -77,7 +84,7 @@ impl Work {
             job.advance("reading texts and questions".into(), 0.0);
         }
         let checkpoint = hashed(&self.model, &cancelled)?;
-        let under_tables = arms(&self.options, &self.model)?;
+        let under_tables = arms(&self.options, &self.model, self.tables.as_ref())?;
         let items =
             Items::open(&daemon.config.model, self.model.engine.model().vocabulary as usize, self.context, &self.options, &cancelled)?;
         let identity = Identity {
@@ -156,10 +163,11 @@ fn verdict_name(verdict: Verdict) -> &'static str {
 }
 
 /// The arms to set beside dense, with their tables.
-fn arms(options: &EvaluateOptions, model: &Model) -> Result<Vec<(Arm, TableSet)>, Error> {
-    let table = |phase: Phase| match &options.tier {
-        None => Ok(model.tables.in_force().phase(phase).cloned()),
-        Some(tier) => model.tables.resolve(phase, &Selector::Tier(tier.clone())),
+fn arms(options: &EvaluateOptions, model: &Model, given: Option<&TableSet>) -> Result<Vec<(Arm, TableSet)>, Error> {
+    let table = |phase: Phase| match (given, &options.tier) {
+        (Some(tables), _) => Ok(tables.phase(phase).cloned()),
+        (None, None) => Ok(model.tables.in_force().phase(phase).cloned()),
+        (None, Some(tier)) => model.tables.resolve(phase, &Selector::Tier(tier.clone())),
     };
     let wanted: Vec<&str> = options.arm.iter().map(String::as_str).collect();
     if wanted == ["dense"] {
