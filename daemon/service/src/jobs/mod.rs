@@ -154,12 +154,12 @@ fn hashed(model: &Model, cancelled: &dyn Fn() -> bool) -> Result<String, Error> 
     }
 }
 
-/// A job of the daemon's own, which whoever has it runs.
+/// A job of the daemon's own, which whoever has it runs; administrators see what comes of it.
 ///
 /// # Errors
 /// Another job runs.
 pub fn begin(daemon: &Daemon, kind: &str) -> Result<Arc<Job>, Error> {
-    daemon.jobs.add(kind)
+    daemon.jobs.add(kind, 0)
 }
 
 /// What a job does.

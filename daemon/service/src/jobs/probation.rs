@@ -8,6 +8,7 @@ use crate::state::{Daemon, Model};
 use serde_json::json;
 use skip_client::protocol::EvaluateOptions;
 use skip_client::{Error, ErrorKind};
+use skip_engine::regular::NEVER;
 use skip_engine::ask::{Answer, AskError, ask};
 use skip_engine::evaluate::statistics::Verdict;
 use skip_engine::handle::{ClientId, PhaseUsage, Priority, Request, TableSet};
@@ -124,7 +125,9 @@ fn length(tables: &TableSet, longest: usize) -> Option<usize> {
 /// Real text where the system has some, else a log that is made up.
 fn prompt(daemon: &Daemon, model: &Model, length: usize) -> Result<Vec<u32>, Error> {
     let vocabulary = model.engine.model().vocabulary as usize;
-    let real = Texts::of_corpus(&daemon.config.model, vocabulary, &[], 0).map_err(|e| e.to_string()).and_then(|texts| texts.one(length));
+    let real = Texts::of_corpus(&daemon.config.model, vocabulary, (&[], 0), NEVER)
+        .map_err(|e| e.to_string())
+        .and_then(|texts| texts.one(length, NEVER).map_err(|e| e.to_string()));
     match real {
         Ok(prompt) => Ok(prompt),
         Err(why) => {
