@@ -8,10 +8,10 @@ use crate::state::{Daemon, Model};
 use serde_json::json;
 use skip_client::protocol::EvaluateOptions;
 use skip_client::{Error, ErrorKind};
-use skip_engine::regular::NEVER;
 use skip_engine::ask::{Answer, AskError, ask};
 use skip_engine::evaluate::statistics::Verdict;
 use skip_engine::handle::{ClientId, PhaseUsage, Priority, Request, TableSet};
+use skip_engine::regular::NEVER;
 use skip_kernels::sampling::{Sampled, SamplingParams};
 use skip_tables::Phase;
 
