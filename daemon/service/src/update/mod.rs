@@ -17,6 +17,8 @@ use tokio::sync::OwnedMutexGuard;
 pub const MAX_ARCHIVE: usize = 34 << 20;
 /// Between looks at what has to be there first.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long a new update waits for the one before to be done with.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long a rollback waits for the trial that it ends.
 const TRIAL_ENDS: Duration = Duration::from_secs(60);
 
@@ -94,7 +96,8 @@ async fn read(daemon: &Daemon) -> Result<View, Error> {
 /// The failed check in `details.check`; `Busy` while another update is on trial here.
 pub async fn apply(daemon: &Arc<Daemon>, bundle: Bundle) -> Result<UpdateShow, Error> {
     let busy = |_| Error::new(ErrorKind::Busy, "another update is being taken or tried").with("retry_after_s", 1);
-    let turn = daemon.updates.turn.clone().try_lock_owned().map_err(busy)?;
+    // A trial whose verdict can be seen already may have its last words to say.
+    let turn = tokio::time::timeout(LAST_WORDS, daemon.updates.turn.clone().lock_owned()).await.map_err(busy)?;
     let model = daemon.ready_model()?;
     let checkpoint = hashed(daemon, &model).await?;
     let mut arguments = vec!["apply".to_owned(), "--checkpoint-sha256".into(), checkpoint];
