@@ -11,7 +11,7 @@ pub(crate) const CPUFREQ: &str = "/sys/devices/system/cpu/cpufreq";
 /// Where BPMP shows the memory clock, on boards without a memory devfreq.
 pub(crate) const BPMP_EMC: &str = "/sys/kernel/debug/bpmp/debug/clk/emc";
 /// Thor's GPU: graphics and NVDEC/NVENC domains; Orin's, by JetPack.
-const GPUS: [&str; 4] = ["gpu-gpc-0", "gpu-nvd-0", "17000000.gpu", "17000000.ga10b"];
+pub(crate) const GPUS: [&str; 4] = ["gpu-gpc-0", "gpu-nvd-0", "17000000.gpu", "17000000.ga10b"];
 
 /// One devfreq device; Hz.
 #[derive(Clone, Debug, PartialEq, Serialize)]

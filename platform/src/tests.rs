@@ -116,6 +116,7 @@ fn the_watch_tells_throttled_from_uncontrolled() {
             tree.set(&format!("/sys/devices/system/cpu/cpufreq/policy{cpu}/cpuinfo_cur_freq"), "2601000");
         }
         assert_eq!(watch(&tree.files(), &file).state, pinned);
+        assert!(watch(&tree.files(), &file).pins_gpu());
         tree.set(&path, text);
         let found = watch(&tree.files(), &file);
         assert_eq!(found.state, state, "{path} {text}: {found:?}");

@@ -1,6 +1,6 @@
 //! What became of a pin: one look at the nodes, the clocks, the counters and the temperatures.
 
-use crate::clocks::{CPUFREQ, policy_current};
+use crate::clocks::{CPUFREQ, GPUS, policy_current};
 use crate::nvpmodel;
 use crate::pin::{Node, Outcome, Role, shown_text};
 use crate::sensors::{counters, zones};
@@ -49,6 +49,15 @@ pub struct Watched {
     pub reasons: Vec<String>,
     /// What the profile wanted and did not get.
     pub refused: Vec<String>,
+    /// Domains of which a node took its value.
+    pub domains: Vec<String>,
+}
+
+impl Watched {
+    /// Whether the profile pins a GPU; one without devfreq is only watched.
+    pub fn pins_gpu(&self) -> bool {
+        self.domains.iter().any(|domain| GPUS.contains(&domain.as_str()))
+    }
 }
 
 /// Share of the pinned frequency below which a processor counts as slowed down. An idle one's counters read low, so that this is no finer.
@@ -66,7 +75,10 @@ pub fn watch(sysfs: &dyn Sysfs, state: &StateFile) -> Watched {
         return unpinned(vec![format!("profile {} was applied before a restart, which has reset the clocks", snapshot.profile)]);
     }
     let refused = snapshot.nodes.iter().filter(|node| matches!(node.outcome, Outcome::Refused { .. } | Outcome::Absent)).map(Node::words);
-    let mut found = Watched { profile: Some(snapshot.profile.clone()), refused: refused.collect(), ..Watched::default() };
+    let taken = snapshot.nodes.iter().filter(|node| node.outcome == Outcome::Pinned);
+    let mut domains: Vec<String> = taken.map(|node| node.domain.clone()).collect();
+    domains.dedup();
+    let mut found = Watched { profile: Some(snapshot.profile.clone()), refused: refused.collect(), domains, ..Watched::default() };
     let changed = changed(sysfs, &snapshot);
     if !changed.is_empty() {
         return Watched { state: ClockState::Uncontrolled, reasons: changed, ..found };

@@ -62,10 +62,12 @@ fn a_profile_of_another_mode_or_board_writes_nothing() {
     assert!(tree.sys() == before && !state(&tree).path().exists());
 }
 
+type Spoiled<'a> = (&'a str, &'a dyn Fn(&Tree), &'a dyn Fn(&Outcome) -> bool);
+
 /// What is wrong with the minimum of the GPU, and the outcome of the pin; the rest is pinned all the same.
 #[test]
 fn nodes_that_are_absent_unreadable_or_lying_are_told_and_left_as_they_are() {
-    let wrong: [(&str, &dyn Fn(&Tree), &dyn Fn(&Outcome) -> bool); 7] = [
+    let wrong: [Spoiled; 7] = [
         ("absent", &|tree| tree.remove(&format!("{GPC}/min_freq")), &|o| *o == Outcome::Absent),
         (
             "a folder",

@@ -56,6 +56,7 @@ fn skipctl_bench_measures_dense_and_skipping_in_turn() {
         ["bench", "--prompts", "200,700", "-n", "6", "--rounds", "1", "--concurrency", "1,2", "--prefill-table", "[[256,150]]", "--json"];
     let report: serde_json::Value = serde_json::from_str(&daemon.skipctl(&args).unwrap().ok().unwrap()).unwrap();
     assert_eq!((&report["runtime"], &report["clock_state"]), (&"skipd".into(), &"unpinned".into()));
+    assert_eq!(report["comparable"], false);
     let warnings = report["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|warning| warning.as_str().unwrap().contains("NOT PINNED")), "{report}");
     let runs = report["runs"].as_array().unwrap();

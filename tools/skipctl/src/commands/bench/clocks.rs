@@ -1,6 +1,7 @@
 //! Clocks and throttling where this machine shows them: what a number is worth depends on it.
 
 use serde::Serialize;
+use skip_platform::{ClockState, Rooted, StateFile, Watched, watch};
 use std::path::Path;
 use std::process::Command;
 
@@ -15,6 +16,8 @@ pub struct Clocks {
     pub cpu_throttled: Option<u64>,
     /// Of the first GPU that `nvidia-smi` shows, where the daemon computes on one.
     pub gpu: Option<Gpu>,
+    /// Whether a profile pins clocks (`skipd-profile`), and whether they obey.
+    pub pinning: Watched,
 }
 
 /// A GPU's state in nvidia-smi's words and units.
@@ -46,6 +49,7 @@ impl Clocks {
     pub fn read(gpu: bool) -> Self {
         let mut clocks = Self::of_processors(Path::new("/sys/devices/system/cpu"));
         clocks.gpu = if gpu { read_gpu() } else { None };
+        clocks.pinning = watch(&Rooted::new("/"), &StateFile::of_root(Path::new("/")));
         clocks
     }
 
@@ -70,10 +74,31 @@ impl Clocks {
         clocks
     }
 
+    /// Why numbers taken between two readings cannot be compared with others; None: they can.
+    pub fn incomparable(&self, before: &Self) -> Option<String> {
+        for (when, clocks) in [("before the run", before), ("after the run", self)] {
+            let pinning = &clocks.pinning;
+            if pinning.state != ClockState::Pinned {
+                let why = if pinning.reasons.is_empty() { String::new() } else { format!(" ({})", pinning.reasons.join("; ")) };
+                return Some(format!("clocks were {} {when}{why}", pinning.state.name()));
+            }
+            if !pinning.refused.is_empty() {
+                return Some(format!("clocks were pinned in part {when} ({})", pinning.refused.join("; ")));
+            }
+            if clocks.gpu.is_some() && !pinning.pins_gpu() {
+                return Some(format!("the GPU's clocks were not pinned {when}: the profile has none of it"));
+            }
+        }
+        (before.pinning.profile != self.pinning.profile).then(|| "the profile was changed during the run".to_owned())
+    }
+
     /// What a reader must know of the numbers, from the readings before and after.
     pub fn warnings(&self, before: &Self) -> Vec<String> {
-        // No profile pins clocks yet.
-        let mut warnings = vec!["CLOCKS ARE NOT PINNED: the numbers hold for the clocks of this moment".to_owned()];
+        let mut warnings = Vec::new();
+        if let Some(why) = self.incomparable(before) {
+            let loud = if self.pinning.state == ClockState::Unpinned { "CLOCKS ARE NOT PINNED" } else { "NOT COMPARABLE" };
+            warnings.push(format!("{loud}: the numbers hold for the clocks of this moment; {why}"));
+        }
         if let (Some(now), Some(then)) = (self.cpu_throttled, before.cpu_throttled)
             && now > then
         {
@@ -134,6 +159,41 @@ mod tests {
         let warnings = later.warnings(&clocks);
         assert!(warnings[0].contains("NOT PINNED") && warnings[1].contains("2 times") && warnings[2].contains("schedutil"), "{warnings:?}");
         assert_eq!(Clocks::of_processors(Path::new("/nowhere")), Clocks::default());
+    }
+
+    fn pinned(profile: &str) -> Clocks {
+        let pinning = Watched { state: ClockState::Pinned, profile: Some(profile.into()), ..Watched::default() };
+        Clocks { pinning, ..Clocks::default() }
+    }
+
+    #[test]
+    fn numbers_can_be_compared_only_where_the_same_profile_held_throughout() {
+        let (good, none) = (pinned("generic"), Clocks::default());
+        assert_eq!(good.incomparable(&good), None);
+        assert!(good.warnings(&good).is_empty());
+        let of = |change: &dyn Fn(&mut Clocks)| {
+            let mut clocks = pinned("generic");
+            change(&mut clocks);
+            clocks
+        };
+        let throttled =
+            of(&|clocks| (clocks.pinning.state, clocks.pinning.reasons) = (ClockState::Throttled, vec!["cpu is at 101 °C".into()]));
+        let partly = of(&|clocks| clocks.pinning.refused = vec!["bwmgr/min_freq: absent".into()]);
+        let with_gpu = of(&|clocks| clocks.gpu = Some(Gpu::default()));
+        for (before, after, said) in [
+            (&none, &good, "unpinned before"),
+            (&good, &none, "unpinned after"),
+            (&throttled, &good, "101 °C"),
+            (&good, &throttled, "throttled after"),
+            (&partly, &partly, "in part"),
+            (&with_gpu, &with_gpu, "the GPU's clocks were not pinned"),
+            (&good, &pinned("thor-maxn"), "changed during the run"),
+        ] {
+            let why = after.incomparable(before).unwrap();
+            assert!(why.contains(said) && after.warnings(before)[0].contains(&why), "{why}");
+        }
+        let gpu = of(&|clocks| (clocks.gpu, clocks.pinning.domains) = (Some(Gpu::default()), vec!["gpu-gpc-0".into()]));
+        assert_eq!(gpu.incomparable(&gpu), None);
     }
 
     #[test]

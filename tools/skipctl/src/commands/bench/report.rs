@@ -27,7 +27,14 @@ pub struct Report {
     /// Of the time in engine steps over all runs; null where it is not measured.
     attention_share: Option<f64>,
     clocks: [Clocks; 2],
+    /// After the run: unpinned, pinned, throttled or uncontrolled.
     clock_state: &'static str,
+    /// The profile that pinned them.
+    clock_profile: Option<String>,
+    /// Whether the same profile held the clocks from before the run to its end.
+    comparable: bool,
+    /// Why not.
+    incomparable_reason: Option<String>,
     warnings: Vec<String>,
 }
 
@@ -56,6 +63,8 @@ impl Report {
         let backend = status.backend.clone().unwrap_or_default();
         let mut input_lens: Vec<u32> = runs.iter().map(|run| run.input_len).collect();
         input_lens.dedup();
+        let [before, after] = &clocks;
+        let incomparable_reason = after.incomparable(before);
         Self {
             runtime: "skipd",
             version: status.version.clone(),
@@ -75,8 +84,11 @@ impl Report {
             },
             runs,
             attention_share,
+            clock_state: after.pinning.state.name(),
+            clock_profile: after.pinning.profile.clone(),
+            comparable: incomparable_reason.is_none(),
+            incomparable_reason,
             clocks,
-            clock_state: "unpinned",
             warnings,
         }
     }
