@@ -40,7 +40,7 @@ pub(super) fn admit_host(system: &System) -> Result<(), KernelError> {
     ledger.admit().map(drop)
 }
 
-/// What a model takes of a device that is still to be opened, nothing of it less than [`ledger`] is going to count; None where nobody says what
+/// What a model takes of a device that is still to be opened, nothing of it less than `ledger` is going to count; None where nobody says what
 /// is free.
 pub fn estimate(shape: &ModelShape, probe: &Probe, options: &CudaOptions) -> Option<Ledger> {
     let samples = options.max_samples.max(1).next_power_of_two();
