@@ -2,6 +2,7 @@
 //! This library starts what the tests in `tests/e2e` talk to, and ends it however a test ends.
 
 pub mod bus;
+pub mod corpus;
 pub mod daemon;
 pub mod http;
 pub mod process;

@@ -1,13 +1,9 @@
 //! Evaluate, price and report as their users run them, small.
 
+use crate::calibrate::corpus;
 use serde_json::{Value, json};
-use skip_tests::process::root;
 use skip_tests::{Daemon, Options};
 use std::path::Path;
-
-fn corpus() -> String {
-    root().join("docs").display().to_string()
-}
 
 fn read(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()

@@ -37,7 +37,7 @@ fn a_job_that_prepares_ends_at_once_when_it_is_told_to() {
     let daemon = Daemon::start(Options::default()).unwrap();
     let http = daemon.http();
     // Thousands of prompts to make before the first is asked.
-    let many = json!({"samples": 5000, "max_context": 4000, "arm": ["dense"], "corpus": corpus()});
+    let many = json!({"samples": 5000, "max_context": 4000, "arm": ["dense"], "corpus": [corpus()]});
     let id = begin(&http, "evaluate", many);
     let took = cancelled_at(&http, &id, "reading texts and questions");
     assert!(took < AT_ONCE, "{took:?}");
@@ -132,7 +132,7 @@ fn evaluate_reads_files_alone_and_knows_where_it_may_write_before_it_asks() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = pipe(folder.path());
     for (option, path) in [("tasks_file", pipe.as_str()), ("mmlu", "/proc/kmsg"), ("baseline", &pipe), ("qa_1", "/dev/zero")] {
-        let mut options = json!({"samples": 1, "max_context": 600, "tasks": ["niah_single_1"], "arm": ["dense"], "corpus": corpus()});
+        let mut options = json!({"samples": 1, "max_context": 600, "tasks": ["niah_single_1"], "arm": ["dense"], "corpus": [corpus()]});
         options[option] = json!(path);
         let id = begin(&http, "evaluate", options);
         let found = eventually(Duration::from_secs(60), "the job ends", || {
