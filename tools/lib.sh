@@ -54,11 +54,11 @@ aarch64_rustc() {
 # What runs 64-bit Arm's programs here.
 emulator='qemu-aarch64-static -L /usr/aarch64-linux-gnu'
 export emulator
-# cross COMMAND...: cargo for 64-bit Arm, whose programs are emulated here
+# cross PROFILE COMMAND...: cargo for 64-bit Arm, whose programs are emulated here
 cross() {
     local rustc
     rustc=$(aarch64_rustc)
     [ "$rustc" = "$(command -v rustc)" ] || export RUSTC=$rustc
     CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$emulator cargo "$1" --quiet --release --target "$aarch64" "${@:2}"
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$emulator cargo "$2" --quiet --profile "$1" --target "$aarch64" "${@:3}"
 }

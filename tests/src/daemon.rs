@@ -86,10 +86,10 @@ impl Daemon {
     /// Waits until `probe` finds something on the socket.
     ///
     /// # Errors
-    /// The daemon ended, or nothing was found within a minute; the error holds the daemon's log.
+    /// The daemon ended, or nothing was found within three minutes; the error holds the daemon's log.
     pub fn wait_for<T>(&mut self, what: &str, mut probe: impl FnMut(&Http) -> Option<T>) -> Result<T> {
         let (http, folder) = (self.http(), self.folder.clone());
-        eventually(Duration::from_secs(60), what, || {
+        eventually(Duration::from_secs(180), what, || {
             if let Some(status) = self.process.ended()? {
                 bail!("skipd ended with {status}:\n{}", log(&folder));
             }

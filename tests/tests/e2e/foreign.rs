@@ -53,7 +53,7 @@ fn skipctl_exits_by_the_class_of_the_error() {
 fn skipctl_bench_measures_dense_and_skipping_in_turn() {
     let daemon = Daemon::shared();
     let args =
-        ["bench", "--prompts", "200,700", "-n", "6", "--rounds", "1", "--concurrency", "1,2", "--prefill-table", "[[256,150]]", "--json"];
+        ["bench", "--prompts", "200,700", "-n", "3", "--rounds", "1", "--concurrency", "1,2", "--prefill-table", "[[256,150]]", "--json"];
     let report: serde_json::Value = serde_json::from_str(&daemon.skipctl(&args).unwrap().ok().unwrap()).unwrap();
     assert_eq!((&report["runtime"], &report["clock_state"]), (&"skipd".into(), &"unpinned".into()));
     assert_eq!(report["comparable"], false);
