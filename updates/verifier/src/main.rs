@@ -11,7 +11,7 @@ use skip_update::clock::Clock;
 use skip_update::verify::Verifier;
 use skip_updates::{Begun, Check, Files, Limits, RealDisk, Rejection, Store, TRIES, View, read_archive, read_folder};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,17 +25,22 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(&cli) {
         Ok(done) => {
-            println!("{}", if cli.json { done.json.to_string() } else { done.text });
+            say(if cli.json { done.json.to_string() } else { done.text });
             ExitCode::SUCCESS
         }
         Err(refused) => {
             if cli.json {
-                println!("{}", json!({"error": {"check": refused.check.name(), "message": refused.message}}));
+                say(json!({"error": {"check": refused.check.name(), "message": refused.message}}));
             }
             eprintln!("skip-update: {refused}");
             ExitCode::from(refused.check.exit_code())
         }
     }
+}
+
+/// What was done is done, whether or not somebody still reads of it.
+fn say(what: impl std::fmt::Display) {
+    let _gone = writeln!(std::io::stdout(), "{what}");
 }
 
 /// What was done: for people, and for programs.
