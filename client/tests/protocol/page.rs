@@ -164,7 +164,7 @@ fn errors(out: &mut String, types: &[String]) {
         out,
         "\n## Errors\n\nThe body is `{{\"error\": …}}` with an [ErrorObject](#errorobject); on the bus the error's name is below `{}`, its body the words, and where \
         `error_details` was asked for an `a{{sv}}` with `param` and `details`. skipctl's exit codes are, beside these, 0 done, 1 a local file or the terminal, 2 wrong \
-        usage, 10 and 11 an evaluation that fails and one that cannot tell, 130 interrupted.\n\n| `code` | HTTP | `type` | bus | exit | |\n|---|---|---|---|---|---|\n",
+        usage, 10 and 11 an evaluation that fails and one that cannot tell, 12 a doctor who found a failure, 130 interrupted.\n\n| `code` | HTTP | `type` | bus | exit | |\n|---|---|---|---|---|---|\n",
         skip_client::protocol::error::DBUS_ERROR_PREFIX,
     );
     for (kind, words) in ErrorKind::ALL.into_iter().zip(source::error_kinds()) {

@@ -100,6 +100,8 @@ pub enum Command {
     Bench(Bench),
     /// Let running requests finish and take no new ones; ends when the daemon is idle
     Drain,
+    /// Look at what serving needs of this machine, and say what mends what is wrong; needs no daemon and no root
+    Doctor(Doctor),
     /// Print a completion script
     Completions {
         /// For which shell
@@ -504,6 +506,18 @@ pub struct Bench {
     /// Take prompts from this text instead of skipd's documentation
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub text: Option<PathBuf>,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The daemon's configuration; skipd.d/*.toml beside it count too [default: /etc/skipd/skipd.toml]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+
+    /// Look at the files below this folder instead of at this machine
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
 }
 
 /// `table …`.

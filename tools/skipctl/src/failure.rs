@@ -36,6 +36,9 @@ pub enum Failure {
     /// `evaluate` is done, and the tables do not pass.
     #[error("{}", .0.words())]
     Verdict(Verdict),
+    /// `doctor` is done, and this many checks failed.
+    #[error("{0} failed; what mends it is below each")]
+    Unwell(usize),
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -77,6 +80,7 @@ Exit codes:
   9    a fault of the daemon, the device or the connection
   10   evaluate: the tables fail
   11   evaluate: too few items, or too different, to tell
+  12   doctor: something fails
   130  interrupted";
 
 impl Failure {
@@ -89,6 +93,7 @@ impl Failure {
             Failure::Table(_) => ErrorKind::TableRefused.exit_code(),
             Failure::Verdict(Verdict::Fail) => 10,
             Failure::Verdict(Verdict::Inconclusive) => 11,
+            Failure::Unwell(_) => 12,
             Failure::Interrupted => 130,
             Failure::BrokenPipe => 0,
         }

@@ -3,6 +3,7 @@
 mod batch;
 mod cli;
 mod commands;
+mod doctor;
 mod failure;
 mod format;
 mod output;

@@ -319,3 +319,37 @@ fn a_deadline_of_no_length_is_refused_as_the_daemon_refuses_it() {
     let output = skipctl().arg("--socket").arg(&socket).args(["generate", "--deadline", "0s", "x"]).output().unwrap();
     assert!(code(&output) == Some(4) && err(&output).contains("deadline_ms"), "{:?} {}", code(&output), err(&output));
 }
+
+#[test]
+fn a_doctor_who_finds_no_failure_exits_0_and_one_who_does_12() {
+    let root = tempfile::tempdir().unwrap();
+    let doctor = |flags: &[&str]| skipctl().args(["doctor", "--root"]).arg(root.path()).args(flags).output().unwrap();
+    let output = doctor(&["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((code(&output), &report["failures"]), (Some(0), &0.into()), "{report}");
+    std::fs::create_dir_all(root.path().join("etc/skipd")).unwrap();
+    std::fs::write(root.path().join("etc/skipd/skipd.toml"), "model = ").unwrap();
+    let output = doctor(&[]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(code(&output), Some(12), "{shown}");
+    let mut lines = shown.lines();
+    assert!(lines.next().unwrap().contains("failure") && lines.next().unwrap().starts_with("    → mend "), "{shown}");
+    assert_eq!(err(&output), "skipctl: 1 failed; what mends it is below each\n");
+}
+
+#[test]
+fn a_doctor_looks_at_this_machine_whatever_it_is_and_at_a_daemon_that_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("skipd.sock");
+    daemon(
+        &socket,
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n\
+        {\"version\":\"9\",\"state\":\"ready\",\"availability\":{\"state\":\"available\",\"reason\":\"\"},\"load_progress\":1,\"uptime_ms\":1}",
+    );
+    let output = skipctl().arg("--socket").arg(&socket).args(["--json", "doctor"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |name: &str| report["findings"].as_array().unwrap().iter().find(|finding| finding["name"] == name).unwrap();
+    assert_eq!((&of("daemon")["state"], &of("socket")["state"]), (&"ok".into(), &"ok".into()), "{report}");
+    let expected = if report["failures"] == 0 { 0 } else { 12 };
+    assert_eq!(code(&output), Some(expected), "{report}");
+}

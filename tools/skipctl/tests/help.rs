@@ -50,6 +50,7 @@ help_is_as_recorded! {
     qualify: "qualify";
     bench: "bench";
     drain: "drain";
+    doctor: "doctor";
     completions: "completions";
 }
 
@@ -57,7 +58,9 @@ help_is_as_recorded! {
 fn every_command_has_a_man_page() {
     let dir = tempfile::tempdir().unwrap();
     assert!(skipctl(&["man"]).arg(dir.path()).status().unwrap().success());
-    for page in ["skipctl.1", "skipctl-generate.1", "skipctl-set-table.1", "skipctl-table-export.1", "skipctl-prefix-pin.1"] {
+    for page in
+        ["skipctl.1", "skipctl-generate.1", "skipctl-set-table.1", "skipctl-table-export.1", "skipctl-prefix-pin.1", "skipctl-doctor.1"]
+    {
         let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }

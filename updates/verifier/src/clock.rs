@@ -1,10 +1,7 @@
 //! What time it is, as far as that can be known on a board whose clock may have stopped with its power.
 
-use skip_updates::{Check, Rejection};
+use skip_updates::{BUILT_AFTER, Check, Rejection};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// No honest clock shows less: the day this file was written, in seconds since 1970 (1 November 2026).
-pub const BUILT_AFTER: u64 = 1_793_491_200;
 
 /// A clock and what is known of the time without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

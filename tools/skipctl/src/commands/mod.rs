@@ -3,6 +3,7 @@
 mod bench;
 mod calibrate;
 mod chat;
+mod doctor;
 mod evaluate;
 mod generate;
 mod import;
@@ -93,6 +94,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Job(command) => job::run(context, command).await,
         Command::Bench(args) => bench::run(context, args).await,
         Command::Drain => status::drain(context).await,
+        Command::Doctor(args) => doctor::run(context, &args).await,
         Command::Completions { shell } => meta::completions(shell),
         Command::Man { dir } => meta::man(&dir),
     }
