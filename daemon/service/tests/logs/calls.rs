@@ -98,10 +98,13 @@ fn calls_are_read_as_tracing_reads_them() {
         tracing::warn!("plain, {words}");
         #[cfg(test)]
 mod tests { tracing::info!("not this"); }"#;
-    let of = |level, words: &str, fields: &[&str]| Event { level, words: words.into(), fields: fields.iter().map(|&field| field.to_owned()).collect() };
-    assert_eq!(events(source), [
-        of("warn", "plain, {words}", &[]),
-        of("info", "gone: {}", &["error", "uid", "reason"]),
-        of("info_span", "request", &["id"])
-    ]);
+    let of = |level, words: &str, fields: &[&str]| Event {
+        level,
+        words: words.into(),
+        fields: fields.iter().map(|&field| field.to_owned()).collect(),
+    };
+    assert_eq!(
+        events(source),
+        [of("warn", "plain, {words}", &[]), of("info", "gone: {}", &["error", "uid", "reason"]), of("info_span", "request", &["id"])]
+    );
 }

@@ -10,19 +10,22 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// What fields mean, with their units. One that an event has and this list has not fails the test.
-const FIELDS: [(&str, &str); 36] = [
+const FIELDS: [(&str, &str); 35] = [
     ("action", "the polkit action, `org.skipd.…`"),
     ("address", "address and port that are listened on"),
     ("class", "scheduling class of the request: `background`, `interactive`, `control`"),
     ("completion_tokens", "tokens of the answer"),
-    ("decided_by", "what decided the table: an override, the administrator's file, an update, the checkpoint, nobody"),
-    ("decode_ms", "from the first token to the end, milliseconds"),
+    ("decided_by", "what decided the table: `set-table`, `persisted`, `admin`, `update`, `checkpoint`, `default`"),
+    ("decode_ms", "from the first token to the last, milliseconds"),
     ("decode_skipped", "share of decode's votes that skipped, 0 to 1"),
     ("device", "the GPU's name"),
     ("error", "why, in words"),
     ("faults", "device faults that are remembered"),
     ("folder", "a folder"),
-    ("id", "of a span: the request's name, which its client gave (`X-Request-Id`) or the daemon; the same as in answers, `skipctl top` and on the bus"),
+    (
+        "id",
+        "of a span: the request's name, which its client gave (`X-Request-Id`) or the daemon; the same as in answers, `skipctl top` and on the bus",
+    ),
     ("kernel", "a CUDA kernel"),
     ("kernels", "how many kernels"),
     ("ledger", "what the model was counted to take, by purpose, and what is free"),
@@ -32,12 +35,15 @@ const FIELDS: [(&str, &str); 36] = [
     ("path", "a file"),
     ("phase", "`prefill` or `decode`"),
     ("pid", "a process"),
-    ("prefill_ms", "from the first prompt token's step to the first token of the answer, milliseconds"),
+    ("prefill_ms", "from admission to the first token, milliseconds"),
     ("prefill_skipped", "share of prefill's votes that skipped, 0 to 1"),
     ("pretence", "for tests: what a broken device does"),
     ("prompt_tokens", "tokens of the prompt"),
-    ("queue_ms", "from the request to its first step, milliseconds"),
-    ("reason", "of an ended request: `stop`, `length`, `tool_calls`, `abort` (the client had gone), or the code of its error; elsewhere why, in words"),
+    ("queue_ms", "from arrival to admission, milliseconds"),
+    (
+        "reason",
+        "of an ended request: how it finished (`stop`, `length`, `tool_calls`, `cancelled`, `deadline`, `slow_reader`, `shutdown`, `device_fault`, `error`), or `abort` where the client had gone; elsewhere why, in words",
+    ),
     ("reused_tokens", "prompt tokens whose keys and values were in the cache"),
     ("seconds", "how long, seconds"),
     ("slot", "an update: version and the beginning of its digest"),
@@ -46,7 +52,6 @@ const FIELDS: [(&str, &str); 36] = [
     ("tokens", "tokens of a prefix"),
     ("uid", "the caller's user id"),
     ("verdict", "what was found of a kernel: `wrong`, `faulted`, `hung`, …"),
-    ("what", "what was asked for"),
 ];
 
 const HEAD: &str = "\
@@ -67,7 +72,8 @@ journalctl -u skipd.service -o cat --grep ': ended ' --since -1h | grep -oE 'pre
 A request that ends is one line, with counts and times; refusals before it began are at `debug`:
 
 ```
-2026-12-01T03:20:11.604571Z  INFO request{id=\"robot-7\"}: ended uid=1000 class=\"interactive\" reason=\"length\" prompt_tokens=6 completion_tokens=8 …
+2026-12-01T03:39:44.797723Z  INFO request{id=\"robot-7\"}: ended uid=0 class=\"interactive\" reason=\"length\" prompt_tokens=4 completion_tokens=8 reused_tokens=0
+ queue_ms=0.07 prefill_ms=488.884 decode_ms=1946.906 prefill_skipped=0.0 decode_skipped=0.0        (all on one line)
 ```
 
 **What is not in it.** At no level: prompts, answers, messages, tool arguments, stop strings, schemas, names in metadata, the key of `listen`. `tests/tests/e2e/streams.rs` sends a word by every
@@ -86,7 +92,9 @@ fn root() -> PathBuf {
 fn sources() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> =
-        ["daemon/service/src", "daemon/engine/src", "kernels/src", "platform/src", "updates/src", "tables/src", "client/src"].map(|folder| root().join(folder)).into();
+        ["daemon/service/src", "daemon/engine/src", "kernels/src", "platform/src", "updates/src", "tables/src", "client/src"]
+            .map(|folder| root().join(folder))
+            .into();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -107,8 +115,11 @@ fn all() -> Vec<Event> {
 
 fn page(events: &[Event]) -> String {
     let mut page = HEAD.to_owned();
-    for (level, about) in [("error", "Something that was asked for does not work."), ("warn", "Something to look at."), ("info", "What happens.")] {
-        let rows: BTreeMap<&str, &BTreeSet<String>> = events.iter().filter(|event| event.level == level).map(|event| (event.words.as_str(), &event.fields)).collect();
+    for (level, about) in
+        [("error", "Something that was asked for does not work."), ("warn", "Something to look at."), ("info", "What happens.")]
+    {
+        let rows: BTreeMap<&str, &BTreeSet<String>> =
+            events.iter().filter(|event| event.level == level).map(|event| (event.words.as_str(), &event.fields)).collect();
         let _ = writeln!(page, "## {}\n\n{about}\n\n| event | fields |\n|---|---|", level.to_uppercase());
         for (words, fields) in rows {
             let fields: Vec<String> = fields.iter().map(|field| format!("`{field}`")).collect();

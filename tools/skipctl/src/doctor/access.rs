@@ -1,17 +1,18 @@
 //! Who may what: the groups, the caller's membership, the socket.
 
 use super::finding::{Check, Finding, Problem, failure, warning};
-use super::machine::{Answer, Machine};
+use super::machine::{Answer, DAEMON, Machine};
 use skip_platform::{Driver, Sysfs};
 use std::path::Path;
 
 /// The groups of device nodes.
 pub static CHECK_GROUPS: Check = Check {
     name: "groups",
-    about: "groups video and render are there, and the daemon's user is a member",
+    about: "the daemon's user and the groups video and render are there, and the user is a member",
     unless: Some("the package is not installed, and there is no GPU"),
-    problems: &[&MISSING, &OUTSIDE],
+    problems: &[&NO_USER, &MISSING, &OUTSIDE],
 };
+static NO_USER: Problem = failure("the package is there and user skipd is not: the service ends with 217/USER", "`sudo systemd-sysusers`");
 static MISSING: Problem =
     failure("one is missing: the service ends with 216/GROUP", "`sudo systemd-sysusers`, or `sudo groupadd --system {group}`");
 static OUTSIDE: Problem =
@@ -51,6 +52,9 @@ pub fn groups(machine: &Machine) -> Finding {
         return CHECK_GROUPS.inapplicable("no package and no GPU");
     }
     let (people, user) = (&machine.people, &machine.daemon);
+    if machine.installed && people.person(DAEMON).is_none() {
+        return CHECK_GROUPS.problem(&NO_USER, format!("no user {DAEMON}"));
+    }
     for group in ["video", "render"] {
         match people.group(group) {
             // Without the package nothing starts by the name of the group.
@@ -139,7 +143,14 @@ mod tests {
             with("video:x:44:skipd\nrender:x:109:\nskipd:x:991:\n"),
             with("video:x:44:skipd\nskipd:x:991:\n"),
             groups_of(&Tree::empty()),
+            nobody(),
         ];
+        fn nobody() -> Finding {
+            let tree = Tree::empty();
+            tree.install();
+            tree.set("/etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+            groups_of(&tree)
+        }
         assert_covers(&CHECK_GROUPS, &found);
         assert_eq!(found[1].remedy.as_deref(), Some("`sudo usermod -aG render skipd`, then a new login or a restart of the daemon"));
         assert_eq!(found[2].seen, "no group render");

@@ -1,6 +1,6 @@
 //! What a check can find. Problems and their remedies are constants beside the check that finds them, so that the page of them is made from these.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -82,34 +82,35 @@ impl Check {
     }
 
     fn found(&'static self, state: State, problem: Option<&'static Problem>, seen: impl Into<String>) -> Finding {
-        Finding {
-            name: self.name,
-            state,
-            seen: seen.into(),
-            remedy: problem.map(|problem| problem.remedy.to_owned()),
-            check: self,
-            problem,
-        }
+        Finding { check: self, state, problem, seen: seen.into(), remedy: problem.map(|problem| problem.remedy.to_owned()) }
     }
 }
 
 /// What a check found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// The check's name.
-    pub name: &'static str,
+    /// Where it comes from.
+    #[serde(rename = "name", serialize_with = "name")]
+    pub check: &'static Check,
     /// How it ended.
     pub state: State,
+    /// Which of the check's problems it is.
+    #[serde(serialize_with = "when")]
+    pub problem: Option<&'static Problem>,
     /// What was seen.
     pub seen: String,
     /// What mends it; null where nothing has to be.
     pub remedy: Option<String>,
-    /// Where it comes from.
-    #[serde(skip)]
-    pub check: &'static Check,
-    /// Which of its problems it is.
-    #[serde(skip)]
-    pub problem: Option<&'static Problem>,
+}
+
+/// For programs a check is its name.
+fn name<S: Serializer>(check: &&'static Check, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(check.name)
+}
+
+/// And a problem the sentence that tells it from the check's others.
+fn when<S: Serializer>(problem: &Option<&'static Problem>, serializer: S) -> Result<S::Ok, S::Error> {
+    problem.map(|problem| problem.when).serialize(serializer)
 }
 
 impl Finding {

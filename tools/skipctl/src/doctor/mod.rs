@@ -72,7 +72,7 @@ mod tests {
     fn every_check_reports_under_its_own_name_and_no_two_share_one() {
         for manifest in ["", THOR, ORIN, X86] {
             let report = examine(&Tree::of(manifest).machine());
-            let mut names: Vec<&str> = report.findings.iter().map(|finding| finding.name).collect();
+            let mut names: Vec<&str> = report.findings.iter().map(|finding| finding.check.name).collect();
             assert_eq!(names, CHECKS.map(|(check, _)| check.name));
             names.sort_unstable();
             names.dedup();

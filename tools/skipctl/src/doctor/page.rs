@@ -13,7 +13,7 @@ what is closed to others (the state folder, a model in it).
 
 ```
 sudo skipctl doctor                             # every check, and a remedy below each that is not well
-skipctl doctor --json                           # failures, warnings, findings[]: name, state, seen, remedy
+skipctl doctor --json                           # failures, warnings, findings[]: name, state, problem, seen, remedy
 skipctl doctor --config FILE --socket PATH      # a private run
 ```
 

@@ -21,8 +21,11 @@ impl Report {
     /// A line a finding, with its remedy below it where it has one; then how many are what.
     pub fn text(&self) -> String {
         let mark = |state| if state == State::NotApplicable { "–" } else { State::name(state) };
-        let rows: Vec<Vec<String>> =
-            self.findings.iter().map(|found| vec![found.name.to_owned(), mark(found.state).to_owned(), printable(&found.seen)]).collect();
+        let rows: Vec<Vec<String>> = self
+            .findings
+            .iter()
+            .map(|found| vec![found.check.name.to_owned(), mark(found.state).to_owned(), printable(&found.seen)])
+            .collect();
         let mut lines = String::new();
         for (line, finding) in columns(&rows).lines().zip(&self.findings) {
             lines.push_str(line);
@@ -75,6 +78,6 @@ mod tests {
             (&json["failures"], &json["findings"][1]["remedy"], &json["findings"][2]["state"]),
             (&1.into(), &"close it".into(), &"not applicable".into())
         );
-        assert_eq!(json["findings"][0], serde_json::json!({"name": "lid", "state": "ok", "seen": "shut", "remedy": null}));
+        assert_eq!(json["findings"][0], serde_json::json!({"name": "lid", "state": "ok", "problem": null, "seen": "shut", "remedy": null}));
     }
 }

@@ -54,6 +54,10 @@ impl Tree {
         let at = self.path(path);
         std::fs::create_dir_all(at.parent().unwrap()).unwrap();
         std::fs::write(at, text).unwrap();
+        // Whatever the mask of whoever runs the tests.
+        self.mode(path, 0o644);
+        let folders = Path::new(path.trim_start_matches('/')).ancestors().skip(1);
+        folders.for_each(|folder| self.mode(folder.to_str().unwrap(), 0o755));
     }
 
     pub fn mode(&self, path: &str, mode: u32) {
