@@ -56,7 +56,12 @@ static SWAPS: Problem = warning(
 pub fn memory(machine: &Machine) -> Finding {
     let memory = skip_platform::memory(machine.files());
     if let Some(counted) = machine.status().and_then(|status| status.memory.as_ref()) {
-        return CHECK_MEMORY.ok(format!("{} counted, {} were free {}", shown(counted.total), shown(counted.free_before), counted.source));
+        return CHECK_MEMORY.ok(format!(
+            "{} counted, {} were free {}",
+            shown(counted.total.next_multiple_of(1 << 20)),
+            shown(counted.free_before),
+            counted.source
+        ));
     }
     if !machine.is_board() && machine.identity.driver != Driver::None && machine.config.backend.as_deref() != Some("cpu") {
         return CHECK_MEMORY.inapplicable("the GPU has memory of its own: the daemon counts when it loads");
