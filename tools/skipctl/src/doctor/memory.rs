@@ -58,7 +58,7 @@ pub fn memory(machine: &Machine) -> Finding {
     if let Some(counted) = machine.status().and_then(|status| status.memory.as_ref()) {
         return CHECK_MEMORY.ok(format!(
             "{} counted, {} were free {}",
-            shown(counted.total.next_multiple_of(1 << 20)),
+            shown(counted.total.div_ceil(1 << 20) << 20),
             shown(counted.free_before),
             counted.source
         ));
