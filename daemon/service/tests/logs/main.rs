@@ -77,7 +77,7 @@ A request that ends is one line, with counts and times; refusals before it began
 ```
 
 **What is not in it.** At no level: prompts, answers, messages, tool arguments, stop strings, schemas, names in metadata, the key of `listen`. `tests/tests/e2e/streams.rs` sends a word by every
-way that words come in and looks for it in the log at `debug`; `tests/tests/e2e/tcp.rs` does so with the key. File names are in it, and what polkit or a file system said.
+way that words come in and looks for it in the log at `debug`; `tests/tests/e2e/tcp.rs` looks for the key at `info`. File names are in it, and what polkit or a file system said.
 
 **Level.** `info` unless `--log FILTER` (or `log` in the configuration) or `RUST_LOG` says otherwise, as `warn` or `info,skip_engine=debug`. The tables below are of `info` and above, what
 libraries report of themselves aside. Words in braces stand for what differs. A start that fails says why in a line without time, `skipd: …`, and by its exit code ([running](running.md)).
