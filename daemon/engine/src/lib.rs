@@ -5,6 +5,7 @@
 pub mod ask;
 pub mod cache;
 pub mod calibrate;
+pub mod calls;
 pub mod checkpoint;
 pub mod decoder;
 pub mod detokenize;

@@ -2,6 +2,7 @@
 
 mod environment;
 mod messages;
+mod probe;
 mod python_json;
 mod room;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod tests;
 
 pub use messages::flatten_content;
 
+use crate::calls::CallForm;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde_json::{Map, Value as Json};
@@ -73,7 +75,6 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     specials: Map<String, Json>,
     file: &'static str,
-    calls: bool,
 }
 
 /// What a conversation is rendered with besides its messages.
@@ -115,9 +116,10 @@ impl ChatTemplate {
         Ok(Some(Self { file, ..Self::compile(source, special_tokens(&config))? }))
     }
 
-    /// Whether it tells the model of tools, and asks for calls as `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` (Hermes, Qwen).
-    pub fn calls(&self) -> bool {
-        self.calls
+    /// How it has functions called, found by rendering a conversation that calls one; None where it tells the model of none, or has them called
+    /// in a form that is not known.
+    pub fn calls(&self) -> Option<CallForm> {
+        probe::calls(self)
     }
 
     /// The file it came from.
@@ -133,12 +135,10 @@ impl ChatTemplate {
         if source.len() > MAX_TEMPLATE {
             return Err(TemplateError::Syntax(format!("longer than {MAX_TEMPLATE} bytes")));
         }
-        let has = |text: &str| source.contains(text);
-        let calls = has("tools") && has("<tool_call>") && has("arguments") && !has("<function=");
         let mut environment = environment::new();
         let source = environment::without_generation_marks(&source);
         room::run(|| environment.add_template_owned(NAME, source))?.map_err(|e| TemplateError::Syntax(first_line(&e)))?;
-        Ok(Self { environment, specials, file: FILE, calls })
+        Ok(Self { environment, specials, file: FILE })
     }
 
     /// Renders a conversation. Each message is an object with `role` and `content` (a string, null, or a list of text parts), and

@@ -68,8 +68,9 @@ impl Inner {
         let grammars = self.grammars.get_or_init(|| Grammars::new(&*self.text, self.text.tokens(), &self.eos));
         let grammars = grammars.as_ref().map_err(|error| (error.clone(), None))?;
         grammars.compile(spec).map_err(|error| match spec {
-            Spec::Calls { functions, .. } if functions.len() <= SEARCHED => {
-                let alone = |i: usize| Spec::Calls { functions: vec![functions[i].clone()], several: false, text: false };
+            Spec::Calls { form, functions, .. } if functions.len() <= SEARCHED => {
+                let alone =
+                    |i: usize| Spec::Calls { form: form.clone(), functions: vec![functions[i].clone()], several: false, text: false };
                 let wrong = (0..functions.len()).find_map(|i| grammars.compile(&alone(i)).err().map(|error| (error, Some(i))));
                 wrong.unwrap_or((error, None))
             }
@@ -93,13 +94,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_form_is_compiled_or_refused_at_its_field() {
-        let forms = Forms::new(Arc::new(ByteText), &[0]);
+        let forms = Forms::new(Arc::new(ByteText::default()), &[0]);
         assert!(forms.compile(Spec::Regex("a+".into()), "structured_outputs.regex").await.is_ok());
         let error = forms.compile(Spec::Regex("(".into()), "structured_outputs.regex").await.unwrap_err();
         assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some("structured_outputs.regex")));
         let function = |name: &str, arguments| Function { name: name.into(), arguments: Some(arguments) };
         let functions = vec![function("f", json!({"type": "object"})), function("g", json!({"type": "object", "propertyNames": {}}))];
-        let error = forms.compile(Spec::Calls { functions, several: true, text: false }, "tools").await.unwrap_err();
+        let form = skip_engine::calls::CallForm::hermes();
+        let error = forms.compile(Spec::Calls { form, functions, several: true, text: false }, "tools").await.unwrap_err();
         assert_eq!(error.param.as_deref(), Some("tools[1].function.parameters"));
         assert!(error.message.contains("propertyNames"), "{error}");
     }

@@ -67,7 +67,7 @@ async fn free_name(model: &Model) -> Result<String, Error> {
 
 async fn tokens(model: &Model, wanted: PinPrefix) -> Result<Vec<u32>, Error> {
     let text = model.text.clone();
-    if !wanted.tools.is_empty() && !text.calls() {
+    if !wanted.tools.is_empty() && text.calls().is_none() {
         return Err(Error::new(ErrorKind::Unsupported, "the model's chat template does not tell it of functions").at("tools"));
     }
     let task = tokio::task::spawn_blocking(move || match wanted.prompt {

@@ -10,6 +10,7 @@ use crate::tables::{OnDrift, Opened};
 use crate::text::TextModel;
 use skip_client::Error;
 use skip_client::protocol::{ChatMessage, Tool};
+use skip_engine::calls::CallForm;
 use skip_engine::detokenize::TokenText;
 use skip_engine::engine::{CacheSize, ModelInfo, StepModel};
 use skip_engine::{Engine, EngineHandle, EngineOptions};
@@ -24,8 +25,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A token is a byte; 0 ends an answer, 0 and 1 are special.
-pub struct ByteText;
+/// A token is a byte; 0 ends an answer, 0 and 1 are special. Functions are called in this form.
+pub struct ByteText {
+    form: CallForm,
+}
+
+impl Default for ByteText {
+    fn default() -> Self {
+        Self { form: CallForm::hermes() }
+    }
+}
 
 impl TextModel for ByteText {
     fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
@@ -38,8 +47,13 @@ impl TextModel for ByteText {
         self.encode(&(tools + &rendered))
     }
 
-    fn calls(&self) -> bool {
-        true
+    fn calls(&self) -> Option<&CallForm> {
+        Some(&self.form)
+    }
+
+    fn control_token(&self, written: &str) -> Option<u32> {
+        // Written as they are, in one byte.
+        written.bytes().map(u32::from).find(|&id| written.len() == 1 && self.is_special(id))
     }
 
     fn tokens(&self) -> usize {
@@ -117,12 +131,12 @@ impl StepModel for Alphabet {
 
 /// A model of the alphabet whose cache has eight pages beyond one request of full context, four waiting places, and steps of this length.
 pub fn alphabet(step: Duration) -> Model {
-    model(engine(move || Ok(Alphabet { step, ..Alphabet::default() })))
+    model(engine(move || Ok(Alphabet { step, ..Alphabet::default() })), ByteText::default())
 }
 
 /// The same model, which says these bytes, a token each, and ends.
 pub fn says(script: &'static str) -> Model {
-    model(engine(move || Ok(Alphabet { script: Some(script), ..Alphabet::default() })))
+    model(engine(move || Ok(Alphabet { script: Some(script), ..Alphabet::default() })), ByteText::default())
 }
 
 /// What a model may say, a stop string, and what is shown of it: signs of several characters, of characters of several bytes. A stop string and
@@ -159,9 +173,9 @@ fn engine(load: impl FnOnce() -> Result<Alphabet, skip_engine::engine::LoadError
     Engine::start_with(options, info, move |_, _, _| load())
 }
 
-fn model(engine: EngineHandle) -> Model {
+fn model(engine: EngineHandle, text: ByteText) -> Model {
     let tables = Opened::empty().serve(engine.clone(), OnDrift::Warn);
-    let text = Arc::new(ByteText);
+    let text = Arc::new(text);
     Model {
         name: "alphabet".into(),
         family: "test",
@@ -218,6 +232,12 @@ pub async fn daemon_with(step: Duration, change: impl FnOnce(&mut Settings)) -> 
 /// A daemon that says these bytes.
 pub async fn daemon_that_says(script: &'static str) -> Arc<Daemon> {
     serve(config(Path::new("/nowhere/socket")), says(script)).await
+}
+
+/// A daemon whose model calls functions in this form, and says these bytes where nothing else is asked of it.
+pub async fn daemon_that_calls(form: CallForm, script: &'static str) -> Arc<Daemon> {
+    let engine = engine(move || Ok(Alphabet { script: Some(script), ..Alphabet::default() }));
+    serve(config(Path::new("/nowhere/socket")), model(engine, ByteText { form })).await
 }
 
 async fn serve(config: Config, model: Model) -> Arc<Daemon> {

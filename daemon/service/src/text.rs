@@ -4,6 +4,7 @@ use crate::renderer::{RenderError, Renderer};
 use serde_json::Value;
 use skip_client::protocol::{ChatMessage, Tool};
 use skip_client::{Error, ErrorKind};
+use skip_engine::calls::CallForm;
 use skip_engine::detokenize::TokenText;
 use skip_engine::tokenizer::Tokenizer;
 use std::borrow::Cow;
@@ -15,10 +16,12 @@ pub trait TextModel: TokenText {
     /// Tokens of text as it is, with the special tokens a prompt begins with.
     fn encode(&self, text: &str) -> Result<Vec<u32>, Error>;
     /// Tokens of a conversation, rendered by the model's template up to where the answer begins.
-    /// It is told of `tools`; empty where [`Self::calls`] is false.
+    /// It is told of `tools`; empty where [`Self::calls`] is None.
     fn encode_chat(&self, messages: &[ChatMessage], tools: &[Tool]) -> Result<Vec<u32>, Error>;
-    /// Whether the template tells the model of tools, in a form whose calls are understood.
-    fn calls(&self) -> bool;
+    /// How the template has functions called; None where it tells the model of none, or its form is not known.
+    fn calls(&self) -> Option<&CallForm>;
+    /// The id of a control token that is written so.
+    fn control_token(&self, written: &str) -> Option<u32>;
     /// One more than the largest token id.
     fn tokens(&self) -> usize;
 }
@@ -57,8 +60,12 @@ impl TextModel for FolderText {
         self.ids(&text, false)
     }
 
-    fn calls(&self) -> bool {
-        self.template.as_ref().is_some_and(Renderer::calls)
+    fn calls(&self) -> Option<&CallForm> {
+        self.template.as_ref().and_then(Renderer::calls)
+    }
+
+    fn control_token(&self, written: &str) -> Option<u32> {
+        self.tokenizer.token_id(written).filter(|&id| self.tokenizer.is_special(id))
     }
 
     fn tokens(&self) -> usize {
@@ -76,12 +83,40 @@ impl TokenText for FolderText {
     }
 }
 
+/// A vocabulary some of whose control tokens are text like any other.
+pub struct WithTags {
+    text: Arc<dyn TextModel>,
+    tags: Vec<u32>,
+}
+
+impl WithTags {
+    /// The same text, with these tags in it.
+    pub fn show<'a>(text: &Arc<dyn TextModel>, tags: impl Iterator<Item = &'a str>) -> Arc<dyn TokenText> {
+        let tags: Vec<u32> = tags.filter_map(|tag| text.control_token(tag)).collect();
+        Arc::new(Self { text: text.clone(), tags })
+    }
+}
+
+impl TokenText for WithTags {
+    fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
+        self.text.token_bytes(id)
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.text.is_special(id) && !self.tags.contains(&id)
+    }
+}
+
 /// As a template reads it; `developer` is what newer OpenAI clients call `system`.
 fn template_message(index: usize, message: &ChatMessage) -> Result<Value, Error> {
     let role = if message.role == "developer" { "system" } else { &message.role };
     let mut fields = message.other.clone();
     fields.insert("role".into(), role.into());
     fields.insert("content".into(), message.content.0.as_str().into());
+    // Some clients send the field with nothing in it; templates ask whether it is there.
+    if fields.get("tool_calls").is_some_and(|calls| calls.is_null() || calls.as_array().is_some_and(Vec::is_empty)) {
+        fields.shift_remove("tool_calls");
+    }
     if let Some(calls) = fields.get_mut("tool_calls") {
         let calls = calls.as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
         for (call, value) in calls.iter_mut().enumerate() {

@@ -251,18 +251,35 @@ async fn the_library_asks_for_forms_over_socket_and_bus() {
     assert!(answers[0].find("name") < answers[0].find("age"));
 }
 
+/// SmolLM2's folder with other files in it.
+fn checkpoint_with(files: &[(&str, String)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(checkpoint().unwrap()).unwrap() {
+        let entry = entry.unwrap();
+        if files.iter().all(|(name, _)| entry.file_name() != *name) {
+            std::os::unix::fs::symlink(entry.path().canonicalize().unwrap(), folder.path().join(entry.file_name())).unwrap();
+        }
+    }
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn template(name: &str) -> String {
+    std::fs::read_to_string(root().join("tests/data/templates").join(name)).unwrap()
+}
+
+fn serve(folder: &tempfile::TempDir) -> Daemon {
+    Daemon::start(Options { model: Some(folder.path().to_owned()), ..Options::default() }).unwrap()
+}
+
 /// SmolLM2 with a template that knows tools, as Qwen's does.
 fn with_tools() -> &'static Daemon {
     static DAEMON: OnceLock<(Daemon, tempfile::TempDir)> = OnceLock::new();
     let start = || {
-        let folder = tempfile::tempdir().unwrap();
-        for entry in std::fs::read_dir(checkpoint().unwrap()).unwrap() {
-            let entry = entry.unwrap();
-            std::os::unix::fs::symlink(entry.path().canonicalize().unwrap(), folder.path().join(entry.file_name())).unwrap();
-        }
-        std::fs::copy(root().join("tests/data/templates/qwen2.5-coder.jinja"), folder.path().join("chat_template.jinja")).unwrap();
-        let options = Options { model: Some(folder.path().to_owned()), ..Options::default() };
-        (Daemon::start(options).unwrap(), folder)
+        let folder = checkpoint_with(&[("chat_template.jinja", template("qwen2.5-coder.jinja"))]);
+        (serve(&folder), folder)
     };
     &DAEMON.get_or_init(start).0
 }
@@ -311,6 +328,62 @@ fn a_function_is_called_its_result_goes_back_and_the_answer_comes() {
         let body = json!({"messages": messages, "tools": tools(), "max_tokens": 24, "temperature": 0});
         let last = post(daemon, CHAT, &body);
         assert!(last["usage"]["prompt_tokens"].as_u64() > answer["usage"]["prompt_tokens"].as_u64(), "{last}");
+    }
+}
+
+/// SmolLM2 with another family's template in tokenizer_config.json, and one of its own control tokens written as that family's tag.
+fn of_family(source: &str, tag: &str) -> tempfile::TempDir {
+    let read = |name: &str| std::fs::read_to_string(checkpoint().unwrap().join(name)).unwrap();
+    let mut config: Value = serde_json::from_str(&read("tokenizer_config.json")).unwrap();
+    config["chat_template"] = template(source).into();
+    let tokenizer = read("tokenizer.json");
+    assert!(tokenizer.contains("\"<jupyter_start>\""), "no control token to spare");
+    let tokenizer = tokenizer.replace("<jupyter_start>", tag);
+    checkpoint_with(&[("tokenizer_config.json", config.to_string()), ("tokenizer.json", tokenizer)])
+}
+
+#[test]
+fn functions_are_called_in_the_form_of_other_families_templates() {
+    for (source, tag, id_length, most) in
+        [("llama3.2.jinja", "<|python_tag|>", "call_0123456789abcdef00".len(), 1), ("mistral-v0.3.jinja", "[TOOL_CALLS]", 9, usize::MAX)]
+    {
+        let folder = of_family(source, tag);
+        let daemon = serve(&folder);
+        let mut strict = tools();
+        (strict[0]["function"]["strict"], strict[1]["function"]["strict"]) = (true.into(), true.into());
+        for (seed, choice) in
+            [(1, json!("required")), (2, json!({"type": "function", "function": {"name": "set_speed"}})), (3, json!("auto"))]
+        {
+            let asked = json!({"tools": strict, "tool_choice": choice, "seed": seed, "temperature": 1.0, "max_tokens": 300,
+                "parallel_tool_calls": choice != "required"});
+            let answer = post(&daemon, CHAT, &ask("Go at 20.", asked.clone()));
+            let said = &answer["choices"][0];
+            let calls = said["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+            if choice == "auto" {
+                assert!(calls.len() <= most, "{answer}");
+                continue;
+            }
+            assert_eq!(
+                (&said["finish_reason"], &said["message"]["content"], calls.len()),
+                (&json!("tool_calls"), &Value::Null, 1),
+                "{answer}"
+            );
+            assert_eq!(calls[0]["id"].as_str().unwrap().len(), id_length, "{answer}");
+            let arguments: Value = serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
+            match calls[0]["function"]["name"].as_str() {
+                Some("set_speed") => assert!(arguments["speed"].as_u64().is_some_and(|speed| speed <= 50), "{arguments}"),
+                name => assert_eq!((name, arguments), (Some("stop"), json!({}))),
+            }
+            let mut streamed = ask("Go at 20.", asked);
+            streamed["stream"] = true.into();
+            let events = daemon.http().post(CHAT, streamed.to_string()).unwrap().events().unwrap();
+            assert_eq!((streamed_text(&events).as_str(), ends(&events)), ("", vec!["tool_calls"]));
+
+            // The template takes its own call and the result back.
+            let messages = json!([{"role": "user", "content": "Go at 20."}, said["message"],
+                {"role": "tool", "tool_call_id": calls[0]["id"], "content": "done"}]);
+            post(&daemon, CHAT, &json!({"messages": messages, "tools": tools(), "max_tokens": 2}));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! llguidance does the work. What a client asks for is bounded before it is compiled, while it is compiled, and at every token: a form that
 //! takes too much ends its own request.
 
+mod calls;
 mod limits;
 mod source;
 #[cfg(test)]
@@ -77,7 +78,8 @@ impl Grammars {
     /// # Errors
     /// Whatever of the form cannot be kept to.
     pub fn compile(&self, spec: &Spec) -> Result<Grammar, GrammarError> {
-        let source = spec.source()?;
+        let vocabulary = self.factory.tok_env().tok_trie();
+        let source = spec.source(&|tag| vocabulary.get_special_token(tag))?;
         let parser = self.factory.create_parser(TopLevelGrammar::from_grammar(source));
         let parser = parser.map_err(|e| GrammarError::Refused(first_line(&e)))?;
         let mut grammar = Grammar { matcher: Matcher::new(Ok(parser)), allowed: Vec::new(), allowance: Allowance::default() };

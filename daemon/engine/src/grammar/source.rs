@@ -1,9 +1,10 @@
 //! From what is asked to a grammar's source. What llguidance would let a client's schema switch off is not let through.
 
+use super::calls::calls;
 use super::{GrammarError, limits};
+use crate::calls::CallForm;
 use llguidance::api::GrammarWithLexer;
 use serde_json::{Value, json};
-use std::fmt::Write;
 
 /// Spaces in JSON: as many as any layout has, and not without end.
 const WHITESPACE: &str = r"[ \n\r\t]{1,40}";
@@ -17,11 +18,13 @@ pub enum Spec {
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// Calls of functions, `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` each.
+    /// Calls of functions.
     Calls {
+        /// How the model's template writes them.
+        form: CallForm,
         /// The functions there are; at least one.
         functions: Vec<Function>,
-        /// Whether more than one call may come.
+        /// Whether more than one call may come, where the form has room for it.
         several: bool,
         /// Whether text may come before them, or instead of them.
         text: bool,
@@ -38,7 +41,8 @@ pub struct Function {
 }
 
 impl Spec {
-    pub(super) fn source(&self) -> Result<GrammarWithLexer, GrammarError> {
+    /// Its source; `special` gives the id of a control token by how it is written.
+    pub(super) fn source(&self, special: &dyn Fn(&str) -> Option<u32>) -> Result<GrammarWithLexer, GrammarError> {
         match self {
             Spec::Json(schema) => Ok(GrammarWithLexer::from_json_schema(own_options(schema)?)),
             Spec::Regex(regex) => {
@@ -56,13 +60,15 @@ impl Spec {
                 let literals: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
                 Ok(GrammarWithLexer::from_lark(format!("start: {}\n", literals.join(" | "))))
             }
-            Spec::Calls { functions, several, text } => calls(functions, *several, *text).map(GrammarWithLexer::from_lark),
+            Spec::Calls { form, functions, several, text } => {
+                calls(form, functions, *several, *text, special).map(GrammarWithLexer::from_lark)
+            }
         }
     }
 }
 
 /// The schema with our options in place of any of its own, which could have parts of it ignored.
-fn own_options(schema: &Value) -> Result<Value, GrammarError> {
+pub(super) fn own_options(schema: &Value) -> Result<Value, GrammarError> {
     limits::schema(schema)?;
     let mut schema = match schema {
         Value::Object(fields) => fields.clone(),
@@ -87,12 +93,12 @@ fn unanchored(regex: &str) -> &str {
 }
 
 /// Text as a string of a grammar, which is written as JSON's.
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
 
 /// Arguments are an object, whether the schema says so or not.
-fn object(schema: Option<&Value>) -> Result<Value, GrammarError> {
+pub(super) fn object(schema: Option<&Value>) -> Result<Value, GrammarError> {
     let mut schema = match schema {
         None => serde_json::Map::new(),
         Some(Value::Object(fields)) => fields.clone(),
@@ -104,30 +110,4 @@ fn object(schema: Option<&Value>) -> Result<Value, GrammarError> {
         Some(other) => return Err(GrammarError::Refused(format!("arguments are an object, and the schema is of type {other}"))),
     };
     Ok(schema.into())
-}
-
-fn calls(functions: &[Function], several: bool, text: bool) -> Result<String, GrammarError> {
-    limits::functions(functions.len())?;
-    if functions.is_empty() {
-        return Err(GrammarError::Refused("there are no functions".into()));
-    }
-    let more = if several { " (\"\\n<tool_call>\" call)*" } else { "" };
-    let mut grammar = if text {
-        // The text before a call ends with the first tag; text without one is a lexeme of its own, which goes on for as long as it likes.
-        format!("start: TEXT | open call{more}\nopen[lazy]: /(?s:.*)<tool_call>/\nTEXT: /(?s:.*)/ & ~/(?s:.*)<tool_call>(?s:.*)/\n")
-    } else {
-        format!("start: \"<tool_call>\" call{more}\n")
-    };
-    let names: Vec<String> = (0..functions.len()).map(|i| format!("f{i}")).collect();
-    // Writing to a string cannot fail.
-    let _ = writeln!(grammar, "call: \"\\n\" ({}) \"\\n</tool_call>\"", names.join(" | "));
-    for (i, function) in functions.iter().enumerate() {
-        if function.name.is_empty() || !function.name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
-            return Err(GrammarError::Refused(format!("`{}` is not a function's name", function.name)));
-        }
-        let arguments = own_options(&object(function.arguments.as_ref())?)?;
-        let head = literal(&format!("{{\"name\": \"{}\", \"arguments\": ", function.name));
-        let _ = writeln!(grammar, "f{i}: {head} a{i} \"}}\"\na{i}: %json {arguments}");
-    }
-    Ok(grammar)
 }

@@ -1,9 +1,10 @@
 use super::*;
+use crate::calls::CallForm;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// A token is a byte; 0 ends an answer. Behind the bytes: a control token written `yes`, and `no` as one token.
+/// A token is a byte; 0 ends an answer. Behind the bytes: a control token written `yes`, `no` as one token, and the control tokens of calls.
 struct Bytes;
 
 impl TokenText for Bytes {
@@ -11,16 +12,22 @@ impl TokenText for Bytes {
         match id {
             256 => Cow::Borrowed(b"yes"),
             257 => Cow::Borrowed(b"no"),
+            TOOL_CALLS => Cow::Borrowed(b"[TOOL_CALLS]"),
+            PYTHON => Cow::Borrowed(b"<|python_tag|>"),
+            CLOSE => Cow::Borrowed(b"<|/tool_call|>"),
             _ => Cow::Owned(vec![id as u8]),
         }
     }
 
     fn is_special(&self, id: u32) -> bool {
-        id == 0 || id == 256
+        id == 0 || id == 256 || id >= TOOL_CALLS
     }
 }
 
-const TOKENS: usize = 258;
+const TOOL_CALLS: u32 = 258;
+const PYTHON: u32 = 259;
+const CLOSE: u32 = 260;
+const TOKENS: usize = 261;
 
 fn grammars() -> Grammars {
     Grammars::new(&Bytes, TOKENS, &[0]).unwrap()
@@ -36,12 +43,30 @@ fn allows(grammar: &Grammar, token: u32) -> bool {
 
 /// Whether an answer of these bytes is complete: it ends by itself with the last, or may end behind it.
 fn takes(spec: &Spec, answer: &str) -> bool {
+    takes_tokens(spec, &answer.bytes().map(u32::from).collect::<Vec<_>>())
+}
+
+/// The same of an answer in which the tags of calls are the control tokens that they may be.
+fn takes_tagged(spec: &Spec, answer: &str) -> bool {
+    let mut tokens = Vec::new();
+    let mut rest = answer;
+    while let Some(first) = rest.bytes().next() {
+        let tag = [("[TOOL_CALLS]", TOOL_CALLS), ("<|python_tag|>", PYTHON), ("<|/tool_call|>", CLOSE)];
+        let (length, token) = tag.iter().find(|(tag, _)| rest.starts_with(tag)).map_or((1, first.into()), |(tag, id)| (tag.len(), *id));
+        tokens.push(token);
+        // One of these texts, or one byte: all of the answers here are ASCII.
+        rest = &rest[length..];
+    }
+    takes_tokens(spec, &tokens)
+}
+
+fn takes_tokens(spec: &Spec, answer: &[u32]) -> bool {
     let mut grammar = compile(spec).unwrap();
-    for (i, byte) in answer.bytes().enumerate() {
-        if !allows(&grammar, byte.into()) {
+    for (i, &token) in answer.iter().enumerate() {
+        if !allows(&grammar, token) {
             return false;
         }
-        if grammar.take(byte.into()).unwrap() {
+        if grammar.take(token).unwrap() {
             return i + 1 == answer.len();
         }
     }
@@ -106,22 +131,104 @@ fn functions() -> Vec<Function> {
 
 #[test]
 fn calls_are_of_the_functions_there_are() {
-    let one = Spec::Calls { functions: functions(), several: false, text: false };
+    let one = Spec::Calls { form: CallForm::hermes(), functions: functions(), several: false, text: false };
     let grip = "<tool_call>\n{\"name\": \"grip\", \"arguments\": {\"force\": 2}}\n</tool_call>";
     let look = "<tool_call>\n{\"name\": \"look_up\", \"arguments\": {\"what\": [1]}}\n</tool_call>";
     assert!(takes(&one, grip) && takes(&one, look));
     assert!(!takes(&one, &format!("{grip}\n{look}")));
     assert!(!takes(&one, &grip.replace("grip", "grab")) && !takes(&one, &grip.replace('2', "\"2\"")) && !takes(&one, "Hello"));
-    let several = Spec::Calls { functions: functions(), several: true, text: false };
+    let several = Spec::Calls { form: CallForm::hermes(), functions: functions(), several: true, text: false };
     assert!(takes(&several, &format!("{grip}\n{look}")));
 }
 
 #[test]
 fn calls_may_follow_text_or_leave_it_alone() {
-    let either = Spec::Calls { functions: functions(), several: true, text: true };
+    let either = Spec::Calls { form: CallForm::hermes(), functions: functions(), several: true, text: true };
     let grip = "<tool_call>\n{\"name\": \"grip\", \"arguments\": {\"force\": 2}}\n</tool_call>";
     assert!(takes(&either, "Just words, 1 < 2 and <tool.") && takes(&either, grip) && takes(&either, &format!("I grip it.\n{grip}")));
     assert!(!takes(&either, "So: <tool_call>\n{\"name\": \"grab\""));
+}
+
+fn llama() -> CallForm {
+    let empty = String::new;
+    CallForm { open: empty(), key: "parameters".into(), close: empty(), between: empty(), several: false, ..CallForm::hermes() }
+}
+
+fn mistral() -> CallForm {
+    let (open, between) = ("[TOOL_CALLS] ".into(), ", ".into());
+    CallForm { open, list: true, close: String::new(), between, short_ids: true, ..CallForm::hermes() }
+}
+
+fn spec(form: CallForm, several: bool, text: bool) -> Spec {
+    Spec::Calls { form, functions: functions(), several, text }
+}
+
+const GRIP: &str = "{\"name\": \"grip\", \"arguments\": {\"force\": 2}}";
+const LOOK: &str = "{\"name\": \"look_up\", \"arguments\": {\"what\": [1]}}";
+
+#[test]
+fn calls_in_a_list_begin_with_their_control_token() {
+    let (one, both) = (format!("[TOOL_CALLS] [{GRIP}]"), format!("[TOOL_CALLS] [{GRIP}, {LOOK}]"));
+    let single = spec(mistral(), false, false);
+    assert!(takes_tagged(&single, &one) && !takes_tagged(&single, &both));
+    let several = spec(mistral(), true, false);
+    assert!(takes_tagged(&several, &one) && takes_tagged(&several, &both));
+    for wrong in [
+        // Its letters are not the token.
+        takes(&several, &one),
+        takes_tagged(&several, GRIP),
+        takes_tagged(&several, "Hello"),
+        takes_tagged(&several, "[TOOL_CALLS] []"),
+        takes_tagged(&several, &both.replace(", {\"name", " {\"name")),
+        takes_tagged(&several, &one.replace("grip", "grab")),
+        takes_tagged(&several, &one.replace('2', "\"2\"")),
+        takes_tagged(&several, &one.replace("arguments", "parameters")),
+        takes_tagged(&several, &format!("{one}{one}")),
+    ] {
+        assert!(!wrong);
+    }
+}
+
+#[test]
+fn calls_in_a_list_may_follow_text_or_leave_it_alone() {
+    let one = format!("[TOOL_CALLS] [{GRIP}]");
+    for (form, takes) in [
+        (mistral(), takes_tagged as fn(&Spec, &str) -> bool),
+        // A vocabulary without that token.
+        (CallForm { open: "[MY_CALLS] ".into(), ..mistral() }, |spec, answer| takes(spec, &answer.replace("TOOL_CALLS", "MY_CALLS"))),
+    ] {
+        let either = spec(form, true, true);
+        assert!(takes(&either, "Just [words], 1 < 2.") && takes(&either, &one) && takes(&either, &format!("I grip it. {one}")));
+        assert!(!takes(&either, "So: [TOOL_CALLS] [{\"name\": \"grab\"") && !takes(&either, &format!("{one} Done.")));
+    }
+}
+
+#[test]
+fn a_list_of_calls_ends_with_its_closing_token() {
+    let form = CallForm { open: "<tools>".into(), close: "<|/tool_call|>".into(), ..mistral() };
+    let closed = spec(form, true, false);
+    assert!(takes_tagged(&closed, &format!("<tools>[{GRIP}]<|/tool_call|>")));
+    assert!(!takes_tagged(&closed, &format!("<tools>[{GRIP}]")) && !takes(&closed, &format!("<tools>[{GRIP}]<|/tool_call|>")));
+}
+
+#[test]
+fn an_answer_that_is_a_call_may_begin_with_a_control_token() {
+    let grip = GRIP.replace("arguments", "parameters");
+    let one = spec(llama(), true, false);
+    assert!(takes(&one, &grip) && takes_tagged(&one, &format!("<|python_tag|>{grip}")));
+    for wrong in
+        [GRIP.to_owned(), format!("{grip}; {grip}"), format!("So: {grip}"), grip.replace("grip", "grab"), grip.replace('2', "\"2\"")]
+    {
+        assert!(!takes(&one, &wrong), "{wrong}");
+    }
+    let either = spec(llama(), true, true);
+    for right in ["Just words.", "{\"force\": 2}", "{ 1, 2 }", "", &grip] {
+        assert!(takes(&either, right), "{right}");
+    }
+    assert!(takes_tagged(&either, &format!("<|python_tag|>{grip}")));
+    for wrong in [grip.replace("grip", "grab"), "{\"name\": 3}".into(), " {\"type\": \"function\"}".into(), format!("{grip} and")] {
+        assert!(!takes(&either, &wrong), "{wrong}");
+    }
 }
 
 fn refusal(spec: &Spec) -> String {
@@ -156,11 +263,16 @@ fn what_a_grammar_cannot_keep_to_is_refused_and_named() {
     }
     refusal(&Spec::Choice(vec![]));
     refusal(&Spec::Choice(vec!["a".into(), String::new()]));
-    refusal(&Spec::Calls { functions: vec![], several: false, text: false });
-    let named = |name: &str| Spec::Calls { functions: vec![Function { name: name.into(), arguments: None }], several: false, text: false };
+    refusal(&Spec::Calls { form: CallForm::hermes(), functions: vec![], several: false, text: false });
+    let named = |name: &str| Spec::Calls {
+        form: CallForm::hermes(),
+        functions: vec![Function { name: name.into(), arguments: None }],
+        several: false,
+        text: false,
+    };
     assert!(refusal(&named("a\" | \"b")).contains("name"));
     let array = Function { name: "f".into(), arguments: Some(json!({"type": "array"})) };
-    assert!(refusal(&Spec::Calls { functions: vec![array], several: false, text: false }).contains("object"));
+    assert!(refusal(&Spec::Calls { form: CallForm::hermes(), functions: vec![array], several: false, text: false }).contains("object"));
 }
 
 #[test]

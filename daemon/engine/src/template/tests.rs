@@ -4,6 +4,11 @@ use serde_json::json;
 const SMOLLM2: &str = include_str!("../../../../tests/data/templates/smollm2.jinja");
 const QWEN2: &str = include_str!("../../../../tests/data/templates/qwen2.5-coder.jinja");
 
+/// The constructs of the templates that are published with Llama 3.2, Mistral 7B v0.3 and Gemma 3.
+const LLAMA32: &str = include_str!("../../../../tests/data/templates/llama3.2.jinja");
+const MISTRAL: &str = include_str!("../../../../tests/data/templates/mistral-v0.3.jinja");
+const GEMMA3: &str = include_str!("../../../../tests/data/templates/gemma3.jinja");
+
 fn template(source: &str) -> ChatTemplate {
     ChatTemplate::compile(source.to_owned(), Map::new()).unwrap()
 }
@@ -47,6 +52,97 @@ fn qwen_renders_tool_calls_and_their_results() {
     ]);
     let text = render(QWEN2, messages, &asking()).unwrap();
     assert_eq!(text, include_str!("../../../../tests/data/templates/qwen2.5-tool-calls.txt"));
+}
+
+/// As jinja2 renders them in the environment of transformers.
+#[test]
+fn llama_and_mistral_render_tools_calls_and_their_results() {
+    let tools = [json!({"type": "function", "function": {"name": "grip", "description": "Öffnet die Hand",
+        "parameters": {"type": "object", "properties": {"force": {"type": "number", "default": 1.0}}, "required": []}}})];
+    let call = json!({"id": "a1B2c3D4e", "type": "function", "function": {"name": "grip", "arguments": {"force": 2}}});
+    let messages = json!([
+        {"role": "user", "content": "Hold it"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a1B2c3D4e", "content": "held"},
+    ]);
+    let extra = json!({"date_string": "26 Jul 2024"}).as_object().unwrap().clone();
+    let options = RenderOptions { tools: Some(&tools), extra, ..asking() };
+    for (source, specials, expected) in [
+        (LLAMA32, json!({"bos_token": "<|begin_of_text|>"}), include_str!("../../../../tests/data/templates/llama3.2-tools.txt")),
+        (
+            MISTRAL,
+            json!({"bos_token": "<s>", "eos_token": "</s>"}),
+            include_str!("../../../../tests/data/templates/mistral-v0.3-tools.txt"),
+        ),
+    ] {
+        let template = ChatTemplate::compile(source.into(), specials.as_object().unwrap().clone()).unwrap();
+        assert_eq!(template.render(messages.as_array().unwrap(), &options).unwrap(), expected);
+    }
+}
+
+fn calls(source: &str) -> Option<CallForm> {
+    let specials = json!({"bos_token": "<s>", "eos_token": "</s>"});
+    ChatTemplate::compile(source.into(), specials.as_object().unwrap().clone()).unwrap().calls()
+}
+
+#[test]
+fn the_form_of_calls_is_found_in_what_a_template_renders() {
+    assert_eq!(calls(QWEN2), Some(CallForm::hermes()));
+    let llama = CallForm {
+        open: String::new(),
+        key: "parameters".into(),
+        close: String::new(),
+        between: String::new(),
+        several: false,
+        ..CallForm::hermes()
+    };
+    assert_eq!(calls(LLAMA32), Some(llama.clone()));
+    // As Llama 3.1 writes calls of what is built in.
+    assert_eq!(calls(&LLAMA32.replace("'{\"name\": \"'", "'<|python_tag|>{\"name\": \"'")), Some(llama));
+    let mistral = CallForm {
+        open: "[TOOL_CALLS] ".into(),
+        list: true,
+        close: String::new(),
+        between: ", ".into(),
+        short_ids: true,
+        ..CallForm::hermes()
+    };
+    assert_eq!(calls(MISTRAL), Some(mistral.clone()));
+    // Nemo's has no space there.
+    assert_eq!(
+        calls(&MISTRAL.replace("[TOOL_CALLS] [", "[TOOL_CALLS][")),
+        Some(CallForm { open: "[TOOL_CALLS]".into(), ..mistral.clone() })
+    );
+    let listed =
+        MISTRAL.replace("\"[TOOL_CALLS] [\"", "\"<|tool_call|>[\"").replace("\"]\" + eos_token", "\"]<|/tool_call|>\" + eos_token");
+    let tagged = CallForm { open: "<|tool_call|>".into(), close: "<|/tool_call|>".into(), ..mistral };
+    assert_eq!(calls(&listed), Some(tagged));
+    // An empty thought, as Qwen 3 puts before an answer.
+    let thinking =
+        QWEN2.replace("{{- '<|im_start|>' + message.role }}", "{{- '<|im_start|>' + message.role + '\n<think>\n\n</think>\n' }}");
+    assert_ne!(thinking, QWEN2);
+    assert_eq!(calls(&thinking), Some(CallForm::hermes()));
+}
+
+#[test]
+fn a_form_of_calls_that_is_not_known_is_none() {
+    for (source, why) in [
+        (SMOLLM2.to_owned(), "it has no place for tools"),
+        (GEMMA3.to_owned(), "it has no place for tools, and no role for their results"),
+        (QWEN2.replace("for tool in tools", "for tool in []"), "it does not tell of them"),
+        (QWEN2.replace("{{- '\\n<tool_call>\\n{\"name\": \"' }}", "{{- '\\n<tool_call>\\n<function=' }}"), "it writes XML"),
+        (QWEN2.replace("\"arguments\": ' }}", "\"args\": ' }}"), "another key"),
+        (MISTRAL.replace("[TOOL_CALLS] [", "Calls: ["), "words where a tag should be"),
+        (
+            MISTRAL.replace("{{- out[:-1] }}", "{{- tool_call.function.name + '[ARGS]' + tool_call.function.arguments|tojson }}"),
+            "no object",
+        ),
+        (LLAMA32.replace("{{- '{\"name\": \"'", "{{- 'I call {\"name\": \"'"), "words before a call without a tag"),
+        ("{% if tools %}{{ raise_exception('no tools') }}{% endif %}".to_owned(), "it refuses them"),
+    ] {
+        assert!(source != QWEN2 && source != MISTRAL && source != LLAMA32, "{why}");
+        assert_eq!(calls(&source), None, "{why}");
+    }
 }
 
 #[test]

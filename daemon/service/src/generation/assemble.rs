@@ -1,8 +1,7 @@
 //! Tokens to text that may be shown, with log-probabilities beside the text they belong to.
 
-use crate::text::TextModel;
 use skip_client::protocol::{LogprobEntry, TopLogprob};
-use skip_engine::detokenize::{self, TextStream};
+use skip_engine::detokenize::{self, TextStream, TokenText};
 use skip_kernels::sampling::Sampled;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub struct Piece {
 
 /// The state between tokens.
 pub struct Assembler {
-    text: Arc<dyn TextModel>,
+    text: Arc<dyn TokenText>,
     stream: TextStream,
     wants_logprobs: bool,
     /// Entries whose text is not complete, with their place among the tokens.
@@ -32,7 +31,7 @@ pub struct Assembler {
 
 impl Assembler {
     /// For one answer.
-    pub fn new(text: Arc<dyn TextModel>, skip_special: bool, stops: &[String], wants_logprobs: bool) -> Self {
+    pub fn new(text: Arc<dyn TokenText>, skip_special: bool, stops: &[String], wants_logprobs: bool) -> Self {
         let stream = TextStream::new(text.clone(), stops, skip_special);
         Self { text, stream, wants_logprobs, waiting: VecDeque::new() }
     }
@@ -92,7 +91,7 @@ mod tests {
 
     fn assembler(stops: &[&str]) -> Assembler {
         let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
-        Assembler::new(Arc::new(ByteText), true, &stops, true)
+        Assembler::new(Arc::new(ByteText::default()), true, &stops, true)
     }
 
     #[test]

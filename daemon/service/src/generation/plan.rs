@@ -1,5 +1,6 @@
 //! From what was asked to what the engine takes: defaults filled in, prompt tokenised, tables resolved.
 
+use super::calls::Expected;
 use super::{Ask, Input, steering};
 use crate::peer::Peer;
 use crate::request_id::RequestId;
@@ -23,8 +24,8 @@ pub struct Plan {
     pub(super) stops: Vec<String>,
     pub(super) skip_special: bool,
     pub(super) wants_logprobs: bool,
-    /// The model was told of functions: how many calls the answer may hold.
-    pub(super) calls: Option<u32>,
+    /// Where the model was told of functions.
+    pub(super) calls: Option<Expected>,
     /// The field that asks for changed logits.
     pub(super) steered_by: Option<&'static str>,
     pub(super) arrived: Instant,
@@ -37,7 +38,7 @@ impl Plan {
         let is_chat = matches!(input, Input::Chat(_));
         let (steering, steered_by) = steering::steering(model, &options).await?;
         let tools = steering::told(&options).to_vec();
-        let calls = (!tools.is_empty()).then(|| if options.parallel_tool_calls == Some(false) { 1 } else { u32::MAX });
+        let calls = expected(model, &tools, options.parallel_tool_calls.unwrap_or(true));
         let prompt = tokenise(model, input, tools).await?;
         if prompt.is_empty() {
             return Err(Error::invalid(if is_chat { "messages" } else { "prompt" }, "the prompt is empty"));
@@ -75,6 +76,13 @@ impl Plan {
         let wants_logprobs = options.logprobs.is_some();
         Ok(Self { id, request, stops, skip_special: options.skip_special_tokens, wants_logprobs, calls, steered_by, arrived })
     }
+}
+
+/// The calls that an answer may hold; None where the model is told of no functions.
+fn expected(model: &Model, tools: &[Tool], several: bool) -> Option<Expected> {
+    let form = model.text.calls().filter(|_| !tools.is_empty())?.clone();
+    let most = if several && form.several { u32::MAX } else { 1 };
+    Some(Expected { form, functions: tools.iter().map(|tool| tool.name().to_owned()).collect(), most })
 }
 
 async fn tokenise(model: &Model, input: Input, tools: Vec<Tool>) -> Result<Vec<u32>, Error> {

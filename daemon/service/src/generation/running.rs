@@ -8,6 +8,7 @@ use super::plan::Plan;
 use crate::metrics::Timing;
 use crate::socket::Stall;
 use crate::state::{Daemon, Model};
+use crate::text::WithTags;
 use skip_client::protocol::{FinishReason, LogprobEntry, StreamEvent, ToolCallDelta, Usage};
 use skip_client::{Error, ErrorKind};
 use skip_engine::EngineHandle;
@@ -72,8 +73,8 @@ pub struct Running {
     tokens: mpsc::Receiver<TokenEvent>,
     guard: Option<CancelGuard>,
     assembler: Assembler,
-    /// Where the model was told of functions: its calls so far, and how many there may be.
-    calls: Option<(Calls, u32)>,
+    /// Where the model was told of functions: its calls so far.
+    calls: Option<Calls>,
     /// What is to be told next.
     ready: VecDeque<Event>,
     stage: Stage,
@@ -97,14 +98,19 @@ impl Running {
             _name: daemon.names.enter(generation.id, plan.id),
             daemon,
         };
+        // Tags that are control tokens say where calls are, and are read as text.
+        let text = match &plan.calls {
+            Some(expected) => WithTags::show(&model.text, expected.form.tags()),
+            None => model.text.clone(),
+        };
         Ok(Self {
-            assembler: Assembler::new(model.text.clone(), plan.skip_special, &plan.stops, plan.wants_logprobs),
+            assembler: Assembler::new(text, plan.skip_special, &plan.stops, plan.wants_logprobs),
             model_name: model.name.clone(),
             engine: model.engine.clone(),
             id: generation.id,
             tokens: generation.tokens,
             guard: Some(generation.guard),
-            calls: plan.calls.map(|most| (Calls::new(), most)),
+            calls: plan.calls.map(Calls::new),
             ready: VecDeque::new(),
             stage: Stage::Tokens,
             account: Some(account),
@@ -172,7 +178,7 @@ impl Running {
             }
         };
         self.tell(piece.text, piece.logprobs, at_end || piece.stopped);
-        let called_enough = self.calls.as_ref().is_some_and(|(calls, most)| calls.complete() >= *most);
+        let called_enough = self.calls.as_ref().is_some_and(|calls| calls.complete() >= calls.most());
         if piece.stopped || (called_enough && !at_end) {
             self.stage = Stage::Closing { stopped: true };
             // Cancels what the engine has not done yet; its counts still come.
@@ -182,7 +188,7 @@ impl Running {
 
     /// Text, or the calls that it is.
     fn tell(&mut self, text: String, mut logprobs: Vec<LogprobEntry>, last: bool) {
-        let Some((calls, most)) = &mut self.calls else {
+        let Some(calls) = &mut self.calls else {
             if !text.is_empty() || !logprobs.is_empty() {
                 self.ready.push_back(Event::Text { text, logprobs });
             }
@@ -196,7 +202,7 @@ impl Running {
             match part {
                 Part::Text(text) => self.ready.push_back(Event::Text { text, logprobs: std::mem::take(&mut logprobs) }),
                 // Of more calls than there may be, none of the token that ends the last.
-                Part::Call(call) if call.index < *most => self.ready.push_back(Event::Call(call)),
+                Part::Call(call) if call.index < calls.most() => self.ready.push_back(Event::Call(call)),
                 Part::Call(_) => {}
             }
         }
@@ -210,7 +216,7 @@ impl Running {
             guard.disarm();
         }
         let reason = match if stopped { FinishReason::Stop } else { reason(finished.reason) } {
-            FinishReason::Stop if self.calls.as_ref().is_some_and(|(calls, _)| calls.complete() > 0) => FinishReason::ToolCalls,
+            FinishReason::Stop if self.calls.as_ref().is_some_and(|calls| calls.complete() > 0) => FinishReason::ToolCalls,
             FinishReason::Cancelled if account.is_stalled() => FinishReason::SlowReader,
             reason => reason,
         };

@@ -4,6 +4,7 @@ use super::{Ask, Input};
 use crate::state::Model;
 use skip_client::protocol::{GenerationOptions, ResponseFormat, StructuredOutputs, Tool, ToolChoice};
 use skip_client::{Error, ErrorKind};
+use skip_engine::calls::CallForm;
 use skip_engine::grammar::{Function, Spec};
 use skip_engine::handle::Steering;
 
@@ -13,10 +14,10 @@ pub(super) fn check(model: &Model, ask: &Ask) -> Result<(), Error> {
     let has_tools = !ask.options.tools.is_empty();
     match &ask.input {
         Input::Raw(_) if has_tools => unsupported("tools".into(), "functions are told of in conversations alone"),
-        Input::Chat(_) if has_tools && !model.text.calls() => {
+        Input::Chat(_) if has_tools && model.text.calls().is_none() => {
             unsupported("tools".into(), "the model's chat template tells of no tools, or has them called in a form that is not known")
         }
-        Input::Chat(messages) if !model.text.calls() => {
+        Input::Chat(messages) if model.text.calls().is_none() => {
             let holds_calls =
                 |value: Option<&serde_json::Value>| value.and_then(|calls| calls.as_array()).is_some_and(|calls| !calls.is_empty());
             match messages.iter().position(|message| holds_calls(message.other.get("tool_calls"))) {
@@ -55,7 +56,7 @@ pub(super) async fn steering(model: &Model, options: &GenerationOptions) -> Resu
         (!steering.bias.is_empty(), "logit_bias"),
     ];
     let mut by = asked.into_iter().find(|(asks, _)| *asks).map(|(_, name)| name);
-    if let Some((spec, param)) = spec(options) {
+    if let Some((spec, param)) = spec(model, options) {
         steering.grammar = Some(model.forms.compile(spec, param).await?);
         by = Some(param);
     }
@@ -63,8 +64,8 @@ pub(super) async fn steering(model: &Model, options: &GenerationOptions) -> Resu
 }
 
 /// The form that is asked for, and the field that asks for it.
-fn spec(options: &GenerationOptions) -> Option<(Spec, &'static str)> {
-    if let Some(calls) = calls(options) {
+fn spec(model: &Model, options: &GenerationOptions) -> Option<(Spec, &'static str)> {
+    if let Some(calls) = model.text.calls().and_then(|form| calls(form, options)) {
         return Some((calls, "tools"));
     }
     match (&options.response_format, &options.structured_outputs) {
@@ -80,20 +81,18 @@ fn spec(options: &GenerationOptions) -> Option<(Spec, &'static str)> {
 }
 
 /// Calls are held to their form where the client asks for a call, or for strict arguments.
-fn calls(options: &GenerationOptions) -> Option<Spec> {
+fn calls(form: &CallForm, options: &GenerationOptions) -> Option<Spec> {
     let tools = told(options);
     let several = options.parallel_tool_calls.unwrap_or(true);
     let function = |tool: &Tool| Function { name: tool.name().to_owned(), arguments: tool.parameters().cloned() };
+    let calls = |functions, several, text| Some(Spec::Calls { form: form.clone(), functions, several, text });
     match &options.tool_choice {
-        Some(ToolChoice::Required) => Some(Spec::Calls { functions: tools.iter().map(function).collect(), several, text: false }),
-        Some(ToolChoice::Function(name)) => {
-            let functions = tools.iter().filter(|tool| tool.name() == name).map(function).collect();
-            Some(Spec::Calls { functions, several: false, text: false })
-        }
+        Some(ToolChoice::Required) => calls(tools.iter().map(function).collect(), several, false),
+        Some(ToolChoice::Function(name)) => calls(tools.iter().filter(|tool| tool.name() == name).map(function).collect(), false, false),
         Some(ToolChoice::Auto) | None if tools.iter().any(Tool::is_strict) => {
             // The others may be called with any object.
             let strict = |tool: &Tool| Function { arguments: tool.parameters().filter(|_| tool.is_strict()).cloned(), ..function(tool) };
-            Some(Spec::Calls { functions: tools.iter().map(strict).collect(), several, text: true })
+            calls(tools.iter().map(strict).collect(), several, true)
         }
         Some(ToolChoice::Auto | ToolChoice::None) | None => None,
     }

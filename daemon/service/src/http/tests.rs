@@ -6,6 +6,7 @@ use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use skip_client::protocol::routes::{ROUTES, Who};
+use skip_engine::calls::CallForm;
 use std::sync::Arc;
 use std::time::Duration;
 use tower::ServiceExt;
@@ -178,6 +179,85 @@ async fn a_required_call_comes_as_a_call_whole_and_in_pieces() {
         chunks.iter().filter_map(|c| c["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].as_str()).collect();
     assert_eq!(pieces, arguments);
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+}
+
+/// As Llama 3 and Mistral's models write calls; the tag of the latter is a control token of the test's vocabulary.
+fn other_forms() -> [CallForm; 2] {
+    let llama = CallForm { open: String::new(), key: "parameters".into(), close: String::new(), several: false, ..CallForm::hermes() };
+    let mistral =
+        CallForm { open: "\u{1} ".into(), list: true, close: String::new(), between: ", ".into(), short_ids: true, ..CallForm::hermes() };
+    [llama, mistral]
+}
+
+fn calling(choice: Value) -> Value {
+    let function = json!({"name": "grip", "parameters": {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"],
+        "additionalProperties": false}});
+    json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "tool_choice": choice,
+        "tools": [{"type": "function", "function": function}]})
+}
+
+/// What a chat says: its text, its calls, and why it ended, whole, and then the same in pieces.
+async fn said(daemon: &Arc<Daemon>, mut body: Value) -> (Value, Vec<Value>, String) {
+    let (status, answer) = post(daemon, CHAT, body.clone()).await;
+    let choice = &answer["choices"][0];
+    assert_eq!(status, 200, "{answer}");
+    let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+    let text = choice["message"]["content"].clone();
+
+    body["stream"] = true.into();
+    let (_, _, streamed) = call(daemon, "POST", CHAT, body.to_string()).await;
+    let chunks: Vec<Value> = events(&streamed).iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+    let pieces: String = chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(pieces, text.as_str().unwrap_or_default());
+    let deltas: Vec<&Value> = chunks.iter().filter_map(|c| c["choices"][0]["delta"]["tool_calls"].get(0)).collect();
+    for (index, call) in calls.iter().enumerate() {
+        let of: Vec<&Value> = deltas.iter().filter(|delta| delta["index"] == index).map(|delta| &delta["function"]).collect();
+        let arguments: String = of.iter().filter_map(|function| function["arguments"].as_str()).collect();
+        assert_eq!((&of[0]["name"], arguments.as_str()), (&call["function"]["name"], call["function"]["arguments"].as_str().unwrap()));
+        assert!(of.len() > 1, "its name comes first: {of:?}");
+    }
+    assert_eq!(deltas.iter().filter(|delta| delta["id"].is_string()).count(), calls.len());
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], choice["finish_reason"]);
+    (text, calls, choice["finish_reason"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn a_call_that_must_come_comes_in_the_form_of_the_template() {
+    for form in other_forms() {
+        let daemon = testing::daemon_that_calls(form.clone(), "no call").await;
+        for choice in [json!("required"), json!({"type": "function", "function": {"name": "grip"}})] {
+            let body = json!({"parallel_tool_calls": false, "skip_special_tokens": choice == "required"});
+            let mut asked = calling(choice);
+            asked.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+            let (text, calls, reason) = said(&daemon, asked).await;
+            assert_eq!((text, reason.as_str(), calls.len()), (Value::Null, "tool_calls", 1));
+            let arguments: Value = serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
+            assert_eq!((&calls[0]["function"]["name"], arguments), (&json!("grip"), json!({"n": 1})));
+            assert_eq!(calls[0]["id"].as_str().unwrap().len() == 9, form.short_ids, "{calls:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_the_model_chooses_comes_in_the_form_of_the_template() {
+    let [llama, mistral] = other_forms();
+    let one = "{\"name\": \"grip\", \"parameters\": {\"n\": 1}}";
+    let list = "I do. \u{1} [{\"name\": \"grip\", \"arguments\": {\"n\": 1}}, {\"name\": \"grip\", \"arguments\": {\"n\": 2}}]";
+    for (form, script, text, count) in [(llama, one, Value::Null, 1), (mistral, list, json!("I do."), 2)] {
+        let daemon = testing::daemon_that_calls(form, script).await;
+        let (said_text, calls, reason) = said(&daemon, calling(json!("auto"))).await;
+        assert_eq!((said_text, calls.len(), reason.as_str()), (text.clone(), count, "tool_calls"), "{script}");
+        let mut alone = calling(json!("auto"));
+        alone["parallel_tool_calls"] = false.into();
+        assert_eq!(said(&daemon, alone).await.1.len(), 1, "{script}");
+        // Who is told of no functions calls none: what the model says is text.
+        let (as_text, calls, reason) = said(&daemon, calling(json!("none"))).await;
+        assert_eq!((as_text.as_str().unwrap(), calls.len(), reason.as_str()), (script.replace('\u{1}', "").as_str(), 0, "stop"));
+        let mut stopped = calling(json!("auto"));
+        stopped["stop"] = "\"n\"".into();
+        let (said_text, calls, reason) = said(&daemon, stopped).await;
+        assert_eq!((said_text, calls[0]["function"]["arguments"].as_str(), reason.as_str()), (text, Some("{"), "stop"));
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod worker;
 pub use child::{FLAG, main as child_main};
 
 use serde_json::Value;
+use skip_engine::calls::CallForm;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +60,7 @@ pub struct Renderer {
     program: PathBuf,
     dir: PathBuf,
     template: String,
-    calls: bool,
+    calls: Option<CallForm>,
     patience: Duration,
     places: [Mutex<Option<Worker>>; PROCESSES],
     /// Whose turn it is to wait where.
@@ -84,7 +85,7 @@ impl Renderer {
         let (program, dir) = (program.to_owned(), dir.to_owned());
         // Until the process has said which file it is.
         let template = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut renderer = Self { program, dir, template, calls: false, patience, places: Default::default(), turn: AtomicUsize::new(0) };
+        let mut renderer = Self { program, dir, template, calls: None, patience, places: Default::default(), turn: AtomicUsize::new(0) };
         let (worker, hello) = renderer.start()?;
         let Hello::Ready { template, calls } = hello else { return Ok(None) };
         (renderer.template, renderer.calls) = (template, calls);
@@ -97,9 +98,9 @@ impl Renderer {
         &self.template
     }
 
-    /// Whether it tells the model of tools, in a form whose calls are understood.
-    pub fn calls(&self) -> bool {
-        self.calls
+    /// How it has functions called; None where it tells the model of none, or its form is not known.
+    pub fn calls(&self) -> Option<&CallForm> {
+        self.calls.as_ref()
     }
 
     /// Renders messages, and tools if there are any, as a template reads them, up to where the answer begins. Blocks for as long as it takes.

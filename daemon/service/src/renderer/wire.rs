@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use skip_engine::calls::CallForm;
 
 /// What is rendered.
 #[derive(Debug, Deserialize)]
@@ -33,8 +34,8 @@ pub enum Hello {
     Ready {
         /// The file it is in.
         template: String,
-        /// It tells of tools, and calls of them are understood.
-        calls: bool,
+        /// How it has functions called, where it does and that is understood.
+        calls: Option<CallForm>,
     },
     /// The folder has none.
     None,
