@@ -4,7 +4,7 @@ mod common;
 
 use common::{Fake, HELLO, Script};
 use skip_client::blocking::Client;
-use skip_client::protocol::{FinishReason, Phase, Selector, SetTableOptions, State};
+use skip_client::protocol::{ApplyUpdate, FinishReason, Phase, Selector, SetTableOptions, State};
 use skip_client::{ErrorKind, StreamEvent};
 use std::task::Poll;
 use std::time::Duration;
@@ -109,6 +109,27 @@ fn tables_ready_and_waiting_for_it_work_as_in_the_async_client() {
     client.wait_ready(Duration::from_secs(5)).unwrap();
     let set = client.set_table(Phase::Prefill, Selector::Tier("50%".into()), SetTableOptions::default()).unwrap();
     assert_eq!(set.name().as_deref(), Some("50%"));
+}
+
+#[test]
+fn updates_are_shown_applied_and_rolled_back() {
+    let shown = r#"{"active":{"slot":"2-ab","version":2,"created":9,"note":"n","checkpoint":"cd"},"previous":null,"probation":null,"floor":2,"reason":null}"#;
+    let refused = r#"{"error":{"message":"replayed","type":"conflict_error","code":"table_refused","details":{"check":"replay"}}}"#;
+    let answers = vec![Script::json(200, shown), Script::json(200, shown), Script::json(409, refused), Script::json(200, shown)];
+    let (_runtime, fake) = fake(answers);
+    let client = Client::connect_socket(fake.path()).unwrap();
+    assert_eq!(client.update().unwrap().active.unwrap().version, 2);
+    let bundle = ApplyUpdate { path: "/media/usb/bundle.tar".into(), relax_expiry: true };
+    assert_eq!(client.apply_update(&bundle).unwrap().floor, 2);
+    let error = client.apply_update_archive(b"an archive".to_vec()).unwrap_err();
+    assert_eq!((error.kind, &error.details["check"]), (ErrorKind::TableRefused, &"replay".into()));
+    client.roll_back_update().unwrap();
+    let requests = fake.requests();
+    let lines: Vec<&str> = requests.iter().filter_map(|request| request.split(" HTTP").next()).collect();
+    let (apply, rollback) = ("POST /skipd/v1/update/apply", "POST /skipd/v1/update/rollback");
+    assert_eq!(lines, ["GET /skipd/v1/update", apply, apply, rollback]);
+    assert_eq!(fake.body(1), serde_json::json!({"path": "/media/usb/bundle.tar", "relax_expiry": true}));
+    assert!(requests[2].ends_with("\r\n\r\nan archive"), "{}", requests[2]);
 }
 
 #[tokio::test]

@@ -149,6 +149,18 @@ int skipd_jobs(const skipd_client *client, char **json, skipd_error **error);
 int skipd_job(const skipd_client *client, const char *id, char **json, skipd_error **error);
 int skipd_start_job(const skipd_client *client, const char *kind, const char *options, char **json, skipd_error **error);
 int skipd_cancel_job(const skipd_client *client, const char *id, skipd_error **error);
+/*
+ * Updates of tables over the air (docs/updates.md): what they brought; a bundle verified and put on trial, returning when the trial begins; and
+ * the end of a trial, or back to the update before, or to none. `path` is one that the daemon can read, an archive or a folder, over the socket
+ * alone; `relax_expiry` judges expiry by a clock that may be behind. `archive` is `size` bytes of a bundle's archive, over both. The verdict is
+ * seen in skipd_update: "probation" becomes null, and "active" is the update or "reason" says why not. SKIPD_TABLE_REFUSED names the failed
+ * "check" in its details. `json`, which may be NULL except in skipd_update, becomes what skipd_update says afterwards. Administrators alone
+ * apply and roll back.
+ */
+int skipd_update(const skipd_client *client, char **json, skipd_error **error);
+int skipd_apply_update(const skipd_client *client, const char *path, bool relax_expiry, char **json, skipd_error **error);
+int skipd_apply_update_archive(const skipd_client *client, const uint8_t *archive, size_t size, char **json, skipd_error **error);
+int skipd_roll_back_update(const skipd_client *client, char **json, skipd_error **error);
 /* Lets running requests finish and takes no new ones; returns when nothing runs. */
 int skipd_drain(const skipd_client *client, skipd_error **error);
 /* The token ids of a text; freed by skipd_tokens_free. */

@@ -243,6 +243,15 @@ public:
         return detail::json(skipd_start_job, handle_.get(), detail::c_text("kind", kind), detail::c_text("options", options));
     }
     void cancel_job(const std::string &id) const { detail::call(skipd_cancel_job, handle_.get(), detail::c_text("id", id)); }
+    // Updates of tables; a path is one that the daemon can read, and an archive its bytes.
+    std::string update() const { return detail::json(skipd_update, handle_.get()); }
+    std::string apply_update(const std::string &path, bool relax_expiry = false) const {
+        return detail::json(skipd_apply_update, handle_.get(), detail::c_text("path", path), relax_expiry);
+    }
+    std::string apply_update_archive(const std::vector<std::uint8_t> &archive) const {
+        return detail::json(skipd_apply_update_archive, handle_.get(), archive.data(), archive.size());
+    }
+    std::string roll_back_update() const { return detail::json(skipd_roll_back_update, handle_.get()); }
     // Returns when nothing runs; nothing new is taken.
     void drain() const { detail::call(skipd_drain, handle_.get()); }
 

@@ -74,6 +74,16 @@ pub(crate) fn numbers(name: &str, pointer: *const u32, count: usize) -> Result<V
     }
 }
 
+/// A copy of `size` bytes.
+pub(crate) fn bytes(name: &str, pointer: *const u8, size: usize) -> Result<Vec<u8>, Error> {
+    match (pointer.is_null(), size) {
+        (_, 0) => Ok(Vec::new()),
+        (true, _) => Err(Error::invalid(name, "is NULL")),
+        // SAFETY: the header asks for `size` readable bytes, which are copied before the call returns.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts(pointer, size) }.to_vec()),
+    }
+}
+
 /// A copy of `bytes` with a closing NUL, for [`skipd_string_free`].
 pub(crate) fn allocated(bytes: &[u8]) -> Result<*mut c_char, Error> {
     let no_memory = || Error::new(ErrorKind::Internal, "no memory for the text");

@@ -8,6 +8,7 @@ mod client;
 mod error;
 mod request;
 mod stream;
+mod update;
 mod work;
 
 pub use boundary::skipd_string_free;
@@ -15,6 +16,7 @@ pub use client::*;
 pub use error::*;
 pub use request::*;
 pub use stream::*;
+pub use update::*;
 pub use work::*;
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ fn every_function_of_the_header_is_defined_and_no_other() {
         include_str!("error.rs"),
         include_str!("request.rs"),
         include_str!("stream.rs"),
+        include_str!("update.rs"),
         include_str!("work.rs"),
     ];
     let defined: BTreeSet<&str> =
@@ -113,6 +114,9 @@ fn null_and_bad_text_are_errors_that_name_the_argument() {
         (failed(|error| skipd_client_set_timeout(None, 5, error)), "client"),
         (failed(|error| skipd_connect_wait(bad.as_ptr(), 5, Some(&mut client), error)), "path"),
         (failed(|error| skipd_drain(None, error)), "client"),
+        (failed(|error| skipd_update(None, None, error)), "json"),
+        (failed(|error| skipd_apply_update(None, c"/x".as_ptr(), false, None, error)), "client"),
+        (failed(|error| skipd_roll_back_update(None, None, error)), "client"),
         (failed(|error| skipd_stream_next(None, 0, Some(&mut MaybeUninit::uninit()), error)), "stream"),
         (failed(|error| skipd_stream_next(None, 0, None, error)), "event"),
     ];

@@ -166,6 +166,21 @@ static void control(skipd_client *client) {
     FAILS(skipd_tables(client, NULL, &error), SKIPD_INVALID_REQUEST, "json");
 }
 
+/* No update was ever taken, and what is none is refused by name. */
+static void updates(skipd_client *client, int bus) {
+    char *json = NULL;
+    OK(skipd_update(client, &json, &error));
+    EXPECT(strstr(json, "\"active\":null") && strstr(json, "\"floor\":0"));
+    skipd_string_free(json);
+    FAILS(skipd_apply_update_archive(client, (const uint8_t *)"no archive", 10, &json, &error), SKIPD_TABLE_REFUSED, NULL);
+    EXPECT(json == NULL);
+    FAILS(skipd_apply_update_archive(client, NULL, 3, NULL, &error), SKIPD_INVALID_REQUEST, "archive");
+    FAILS(skipd_apply_update(client, "/nonexistent/bundle.tar", true, NULL, &error), bus ? SKIPD_UNSUPPORTED : SKIPD_TABLE_REFUSED, NULL);
+    FAILS(skipd_apply_update(client, NULL, false, NULL, &error), SKIPD_INVALID_REQUEST, "path");
+    FAILS(skipd_roll_back_update(client, &json, &error), SKIPD_NOTHING_PENDING, NULL);
+    FAILS(skipd_update(client, NULL, &error), SKIPD_INVALID_REQUEST, "json");
+}
+
 static void work(skipd_client *client, int bus) {
     char *json = NULL, prefix[8192] = "{\"name\": \"rules\", \"prompt\": \"", id[32] = "";
     for (int i = 0; i < 200; i++) strcat(prefix, "Stop before the line. ");
@@ -218,6 +233,7 @@ int main(int argc, char **argv) {
         control(client);
         OK(skipd_client_set_timeout(client, 20000, &error));
         work(client, bus);
+        updates(client, bus);
         /* A stream outlives its client. */
         skipd_stream *last = begin(client, "One, two, three,", 3, 0);
         skipd_client_free(client);

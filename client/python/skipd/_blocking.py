@@ -181,6 +181,18 @@ class Client:
         """Ends the job of this id at the next chance."""
         return self._wait(self._client.cancel_job(job))
 
+    def update(self) -> dict[str, Any]:
+        """What updates of tables over the air brought: the one in force, the one before, the one on trial."""
+        return self._wait(self._client.update())
+
+    def apply_update(self, bundle: str | os.PathLike[str] | bytes, *, relax_expiry: bool = False) -> dict[str, Any]:
+        """Has a bundle verified and put on trial, and answers when the trial begins: an archive's bytes, or a path that the daemon can read."""
+        return self._wait(self._client.apply_update(bundle, relax_expiry=relax_expiry))
+
+    def roll_back_update(self) -> dict[str, Any]:
+        """Ends the trial of an update, or goes back to the update before, or to none."""
+        return self._wait(self._client.roll_back_update())
+
     def drain(self) -> None:
         """Lets running requests finish and takes no new ones; answers when nothing runs."""
         self._wait(self._client.drain())

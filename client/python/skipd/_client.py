@@ -205,14 +205,35 @@ class AsyncClient:
         """Ends the job of this id at the next chance."""
         return await self._call("POST", f"/skipd/v1/jobs/{_segment(job, 'id')}/cancel")
 
+    async def update(self) -> dict[str, Any]:
+        """What updates of tables over the air brought: the one in force, the one before, the one on trial."""
+        return await self._call("GET", "/skipd/v1/update")
+
+    async def apply_update(self, bundle: str | os.PathLike[str] | bytes, *, relax_expiry: bool = False) -> dict[str, Any]:
+        """Has a bundle verified and put on trial, and answers when the trial begins: an archive's bytes, or a path that the daemon can read.
+
+        Of a path `relax_expiry` has expiry judged by a clock that may be behind. Raises `TableRefused`, whose `details` name the failed `check`.
+        """
+        if isinstance(bundle, bytes):
+            if relax_expiry:
+                raise InvalidRequest("goes with a path alone", param="relax_expiry")
+            return await self._call("POST", "/skipd/v1/update/apply", bundle, long=True)
+        body = {"path": os.fspath(bundle)} | ({"relax_expiry": True} if relax_expiry else {})
+        return await self._call("POST", "/skipd/v1/update/apply", body, long=True)
+
+    async def roll_back_update(self) -> dict[str, Any]:
+        """Ends the trial of an update, or goes back to the update before, or to none."""
+        return await self._call("POST", "/skipd/v1/update/rollback", long=True)
+
     async def drain(self) -> None:
         """Lets running requests finish and takes no new ones; answers when nothing runs."""
         status, answer = await self._raw("POST", "/skipd/v1/drain", None, self._timeout, long=True)
         if not 200 <= status < 300:
             raise refusal(status, answer)
 
-    async def _raw(self, method: str, route: str, body: dict[str, Any] | None, limit: float | None, long: bool = False) -> tuple[int, bytes]:
-        data = b"" if body is None else encode(body, body)
+    async def _raw(self, method: str, route: str, body: dict[str, Any] | bytes | None, limit: float | None,
+                   long: bool = False) -> tuple[int, bytes]:
+        data = body if isinstance(body, bytes) else b"" if body is None else encode(body, body)
         async with await Exchange.open(self.socket) as exchange:
             if long:
                 exchange.watch(limit)
@@ -221,7 +242,7 @@ class AsyncClient:
             await exchange.send(method, route, data)
             return exchange.status, await exchange.body()
 
-    async def _call(self, method: str, route: str, body: dict[str, Any] | None = None, *, long: bool = False) -> dict[str, Any]:
+    async def _call(self, method: str, route: str, body: dict[str, Any] | bytes | None = None, *, long: bool = False) -> dict[str, Any]:
         status, answer = await self._raw(method, route, body, self._timeout, long)
         if not 200 <= status < 300:
             raise refusal(status, answer)

@@ -63,7 +63,10 @@ class Fake:
     async def talk(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
-        self.requests.append((head.split(b"\r\n")[0].decode(), json.loads(await reader.readexactly(length) or b"null")))
+        body = await reader.readexactly(length) or b"null"
+        with contextlib.suppress(ValueError):
+            body = json.loads(body)
+        self.requests.append((head.split(b"\r\n")[0].decode(), body))
         for piece in self.scripts[min(len(self.requests), len(self.scripts)) - 1]:
             writer.write(piece)
             await asyncio.sleep(self.pause)

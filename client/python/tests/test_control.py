@@ -30,6 +30,13 @@ CALLS = [
     (lambda c: c.start_job("qualify"), '{"id": "1"}', {"id": "1"}, "POST /skipd/v1/jobs", {"kind": "qualify"}),
     (lambda c: c.start_job("qualify", {"a": 1}), '{"id": "1"}', {"id": "1"}, "POST /skipd/v1/jobs", {"kind": "qualify", "options": {"a": 1}}),
     (lambda c: c.cancel_job("1"), '{"id": "1"}', {"id": "1"}, "POST /skipd/v1/jobs/1/cancel", None),
+    (lambda c: c.update(), '{"active": null}', {"active": None}, "GET /skipd/v1/update", None),
+    (lambda c: c.apply_update("/media/b.tar"), '{"floor": 1}', {"floor": 1}, "POST /skipd/v1/update/apply", {"path": "/media/b.tar"}),
+    (lambda c: c.apply_update(pathlib.Path("/media/b"), relax_expiry=True), '{"floor": 1}', {"floor": 1}, "POST /skipd/v1/update/apply",
+     {"path": "/media/b", "relax_expiry": True}),
+    # The archive's own bytes, here of a JSON text so that the daemon of the test reads them.
+    (lambda c: c.apply_update(b'"an archive"'), '{"floor": 1}', {"floor": 1}, "POST /skipd/v1/update/apply", "an archive"),
+    (lambda c: c.roll_back_update(), '{"active": null}', {"active": None}, "POST /skipd/v1/update/rollback", None),
     (lambda c: c.drain(), "", None, "POST /skipd/v1/drain", None),
 ]
 
@@ -61,9 +68,21 @@ class Control(unittest.IsolatedAsyncioTestCase):
         refusal = '{"error": {"message": "not you", "type": "permission_error", "code": "access_denied"}}'
         async with Fake(answer(403, refusal)) as fake:
             client = skipd.AsyncClient(fake.path)
-            for work in (client.pin_prefix("a"), client.drop_prefix("a"), client.start_job("qualify"), client.drain()):
+            for work in (client.pin_prefix("a"), client.drop_prefix("a"), client.start_job("qualify"), client.drain(), client.apply_update(b"a"),
+                         client.roll_back_update()):
                 with self.assertRaises(skipd.AccessDenied):
                     await work
+
+    async def test_a_refused_update_names_the_check_and_bytes_have_no_expiry_to_relax(self):
+        refusal = '{"error": {"message": "replayed", "type": "x", "code": "table_refused", "details": {"check": "replay"}}}'
+        async with Fake(answer(409, refusal)) as fake:
+            client = skipd.AsyncClient(fake.path)
+            with self.assertRaises(skipd.TableRefused) as caught:
+                await client.apply_update("/media/b.tar")
+            self.assertEqual(caught.exception.details["check"], "replay")
+            with self.assertRaises(skipd.InvalidRequest) as caught:
+                await client.apply_update(b"a", relax_expiry=True)
+            self.assertEqual((caught.exception.param, len(fake.requests)), ("relax_expiry", 1))
 
     async def test_a_name_is_no_way_to_another_route(self):
         async with Fake(answer(200, "{}")) as fake:

@@ -21,8 +21,8 @@ pub use generation::{Canceller, Generation};
 use crate::builder::{Chat, RequestBuilder, Text};
 use crate::protocol::error::Error;
 use crate::protocol::{
-    Activity, JobList, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Ready, Selector, SetTableOptions,
-    Status, TableShow, TierList,
+    Activity, ApplyUpdate, JobList, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Ready, Selector,
+    SetTableOptions, Status, TableShow, TierList, UpdateShow,
 };
 use background::Background;
 use serde_json::{Map, Value};
@@ -196,6 +196,38 @@ impl Client {
     /// `NotFound`, `AccessDenied`.
     pub fn drop_prefix(&self, name: &str) -> Result<Prefix, Error> {
         self.background.wait(self.inner.drop_prefix(name))
+    }
+
+    /// What updates over the air brought.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn update(&self) -> Result<UpdateShow, Error> {
+        self.background.wait(self.inner.update())
+    }
+
+    /// Has a bundle verified and put on trial; `bundle` is a path that the daemon can read. Over the socket only.
+    ///
+    /// # Errors
+    /// `TableRefused`, whose `details` name the failed `check`; `AccessDenied`; `Busy` while another update is on trial.
+    pub fn apply_update(&self, bundle: &ApplyUpdate) -> Result<UpdateShow, Error> {
+        self.background.wait(self.inner.apply_update(bundle))
+    }
+
+    /// The same with the archive itself.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn apply_update_archive(&self, archive: Vec<u8>) -> Result<UpdateShow, Error> {
+        self.background.wait(self.inner.apply_update_archive(archive))
+    }
+
+    /// Ends the trial of an update, or goes back to the update before, or to none.
+    ///
+    /// # Errors
+    /// `NothingPending` where no update is in force, `AccessDenied`.
+    pub fn roll_back_update(&self) -> Result<UpdateShow, Error> {
+        self.background.wait(self.inner.roll_back_update())
     }
 
     /// What the daemon is doing now.

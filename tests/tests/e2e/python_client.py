@@ -119,6 +119,20 @@ async def asynchronous(path):
     assert (await client.tables())["prefill"]["rows"] is None
     assert "50%" in str(await client.tiers())
 
+    shown = await client.update()
+    assert shown["active"] is None and shown["floor"] == 0, shown
+    for bundle in ("/nonexistent/bundle.tar", b"no archive"):
+        try:
+            await client.apply_update(bundle)
+            raise AssertionError("taken")
+        except skipd.TableRefused as error:
+            assert "check" in error.details, error.details
+    try:
+        await client.roll_back_update()
+        raise AssertionError("there was nothing to leave")
+    except skipd.NothingPending:
+        pass
+
 
 async def leave_events(client, options):
     async for _ in client.complete("Once upon a time", **options):
