@@ -88,6 +88,8 @@ impl World {
 
 const SET_TABLE: [&str; 6] = ["org.skipd.Skipd1.Tables", "SetTable", "ssa{sv}", "prefill", "none", "0"];
 const TOKENIZE: [&str; 4] = ["org.skipd.Skipd1.Manager", "Tokenize", "s", "hello"];
+const ROLLBACK: [&str; 2] = ["org.skipd.Skipd1.Update", "Rollback"];
+const SHOW: [&str; 2] = ["org.skipd.Skipd1.Update", "Show"];
 const DRAIN: [&str; 2] = ["org.skipd.Skipd1.Manager", "Drain"];
 const JOB: [&str; 5] = ["org.skipd.Skipd1.Jobs", "Start", "sa{sv}", "qualify", "0"];
 
@@ -114,6 +116,22 @@ async fn polkit_lets_an_outsider_do_what_it_allows_and_no_more() {
     assert!(refused.stderr.contains("uid 65534 may not control skipd"), "{refused:?}");
     assert_eq!(world.asked(), []);
     world.daemon.assert_alive().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn polkit_is_asked_about_updates_and_not_about_looking_at_them() {
+    let Some(world) = World::new(Some((&["org.skipd.update"], Duration::ZERO))).await else { return };
+    // Let through, and told by the daemon that there is nothing to leave.
+    let allowed = world.outsider(&ROLLBACK).await;
+    assert!(!allowed.stderr.contains("may not control skipd") && allowed.code != Some(0), "{allowed:?}");
+    assert_eq!(world.asked().iter().map(|asked| asked.2.as_str()).collect::<Vec<_>>(), ["org.skipd.update"]);
+    world.outsider(&SHOW).await.ok().unwrap();
+    assert_eq!(world.asked(), []);
+    drop(world);
+
+    let Some(world) = World::new(Some((&["org.skipd.set-table"], Duration::ZERO))).await else { return };
+    let refused = world.outsider(&ROLLBACK).await;
+    assert!(refused.stderr.contains("polkit does not allow org.skipd.update either"), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -28,6 +28,8 @@ pub enum Action {
     SetTable,
     /// Starting and ending jobs.
     Job,
+    /// Taking signed updates and going back.
+    Update,
 }
 
 impl Action {
@@ -37,6 +39,7 @@ impl Action {
             Action::Generate => "org.skipd.generate",
             Action::SetTable => "org.skipd.set-table",
             Action::Job => "org.skipd.job",
+            Action::Update => "org.skipd.update",
         }
     }
 
@@ -44,7 +47,7 @@ impl Action {
     pub fn right(self) -> Right {
         match self {
             Action::Generate => Right::Generate,
-            Action::SetTable | Action::Job => Right::Control,
+            Action::SetTable | Action::Job | Action::Update => Right::Control,
         }
     }
 }

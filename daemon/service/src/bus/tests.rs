@@ -22,6 +22,19 @@ use tokio::sync::watch;
 use zbus::wire::{OwnedObjectPath, OwnedVariant, Variant};
 use zbus::{Connection, MatchRule, Message, MessageStream};
 
+/// What the package's bus policy does not name, nobody can call on a device.
+#[test]
+fn the_bus_policy_lets_everybody_call_every_interface() {
+    let policy = include_str!("../../../../systemd/org.skipd.Skipd1.conf");
+    let served =
+        include_str!("../../dbus/org.skipd.Skipd1.xml").split("<interface name=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let served: Vec<&str> = served.collect();
+    assert!(served.len() > 5, "{served:?}");
+    for interface in served {
+        assert!(policy.contains(&format!("send_interface=\"{interface}\"")), "{interface}");
+    }
+}
+
 /// A daemon on a bus of its own.
 struct World {
     bus: PrivateBus,

@@ -3,7 +3,7 @@
 use super::answer::{Answer, answer};
 use super::caller;
 use super::failure::Failure;
-use crate::peer::Right;
+use super::polkit::Action;
 use crate::state::Daemon;
 use crate::update::{self, Bundle, MAX_ARCHIVE};
 use skip_client::protocol::UpdateShow;
@@ -28,8 +28,8 @@ impl UpdateControl {
     }
 
     async fn check(&self, header: &Header<'_>, connection: &Connection) -> Result<(), Failure> {
-        let peer = caller::peer(connection, &caller::sender(header)?).await?;
-        Ok(self.daemon.authority.check(&peer, Right::Control)?)
+        caller::authorised(&self.daemon, connection, header, Action::Update).await?;
+        Ok(())
     }
 
     fn properties(&self) -> Properties {
