@@ -30,6 +30,7 @@ pub mod state_lock;
 pub mod status;
 pub mod tables;
 pub mod text;
+pub mod unconfigured;
 pub mod update;
 mod watchdog;
 

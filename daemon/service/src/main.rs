@@ -1,7 +1,8 @@
 //! The daemon: configuration, bus, socket, table store, metrics, and the engine behind them.
 
 use clap::Parser;
-use skipd::config::{Cli, Config};
+use skipd::config::{Bus, Cli, Config, ConfigError, SYSTEM_CONFIG};
+use skipd::unconfigured::{self, Patience};
 use skipd::{model, process, qualify, renderer};
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
@@ -16,8 +17,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == renderer::FLAG) {
         return renderer::child_main(std::env::args_os().skip(2));
     }
-    let config = match Config::load(Cli::parse()) {
+    let cli = Cli::parse();
+    let config = match Config::load(cli.clone()) {
         Ok(config) => config,
+        Err(error) if unconfigured::is_service() => return tell_callers(cli, &error),
         Err(error) => return fail(&error, 2),
     };
     let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(&config.log));
@@ -41,6 +44,25 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error, error.exit_code()),
+    }
+}
+
+/// A service has callers, who are told what is wrong with the configuration. Exit code 2: no start will be better. 1: the next one will.
+fn tell_callers(cli: Cli, error: &ConfigError) -> ExitCode {
+    let code = fail(error, 2);
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return code };
+    let bus = Bus::of(&cli);
+    let problem = move || {
+        let error = Config::load(cli.clone()).err()?;
+        Some(format!(
+            "skipd is not configured: {error}; put it right in {SYSTEM_CONFIG} (see skipd(8)), then systemctl restart skipd.service"
+        ))
+    };
+    let end = runtime.block_on(unconfigured::answer(&bus, Patience::default(), problem));
+    runtime.shutdown_background();
+    match end {
+        unconfigured::End::Idle => code,
+        unconfigured::End::Configured => ExitCode::FAILURE,
     }
 }
 

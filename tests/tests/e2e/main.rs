@@ -30,6 +30,7 @@ mod structured;
 mod supervised;
 mod tables;
 mod tcp;
+mod unconfigured;
 mod update;
 
 use serde_json::{Value, json};

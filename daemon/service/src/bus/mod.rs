@@ -4,13 +4,13 @@
 mod answer;
 mod caller;
 mod control;
-mod failure;
+pub(crate) mod failure;
 mod jobs;
 mod manager;
 mod polkit;
 mod prefixes;
 #[cfg(test)]
-mod private;
+pub(crate) mod private;
 mod prompt;
 mod requests;
 mod sleep;

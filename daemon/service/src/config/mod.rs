@@ -81,6 +81,32 @@ pub enum Bus {
     Address(String),
 }
 
+impl Bus {
+    /// The one that is to be joined, as far as a configuration tells that is otherwise of no use.
+    pub fn of(cli: &Cli) -> Self {
+        let settings = cli.settings.clone().over(files(cli).unwrap_or_default());
+        Self::named(settings.bus.as_deref()).unwrap_or(Bus::System)
+    }
+
+    fn named(name: Option<&str>) -> Result<Self, ConfigError> {
+        Ok(match name.unwrap_or("system") {
+            "system" => Bus::System,
+            "session" => Bus::Session,
+            "none" => Bus::None,
+            address if address.contains(':') => Bus::Address(address.to_owned()),
+            other => return Err(unknown("--bus", other, "system, session, none or a bus address")),
+        })
+    }
+}
+
+/// What the files say.
+fn files(cli: &Cli) -> Result<Settings, ConfigError> {
+    match &cli.config {
+        Some(path) => file::read(path, true),
+        None => file::read(Path::new(SYSTEM_CONFIG), false),
+    }
+}
+
 /// Element type of cached keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvChoice {
@@ -189,10 +215,7 @@ pub struct Config {
 impl Config {
     /// Reads files and flags; `cli` wins.
     pub fn load(cli: Cli) -> Result<Self, ConfigError> {
-        let files = match &cli.config {
-            Some(path) => file::read(path, true)?,
-            None => file::read(Path::new(SYSTEM_CONFIG), false)?,
-        };
+        let files = files(&cli)?;
         let config = Self::check(cli.settings.over(files))?;
         let fault = cli.inject_fault_at_step.map(Pretence::Fault);
         Ok(Self { pretence: fault.or(cli.inject_stall_at_step.map(Pretence::Stall)), memory_root: cli.memory_root, ..config })
@@ -241,13 +264,7 @@ impl Config {
             other => return Err(unknown("--on-drift", other, "warn or dense")),
         };
         let bus_required = settings.bus.is_some();
-        let bus = match settings.bus.as_deref().unwrap_or("system") {
-            "system" => Bus::System,
-            "session" => Bus::Session,
-            "none" => Bus::None,
-            address if address.contains(':') => Bus::Address(address.to_owned()),
-            other => return Err(unknown("--bus", other, "system, session, none or a bus address")),
-        };
+        let bus = Bus::named(settings.bus.as_deref())?;
         let model_name = match settings.model_name {
             Some(name) if name.is_empty() => return Err(invalid("--model-name", "is empty")),
             Some(name) => name,

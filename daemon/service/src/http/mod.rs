@@ -9,7 +9,7 @@ mod door;
 mod follow;
 mod health;
 mod models;
-mod reply;
+pub(crate) mod reply;
 mod server;
 mod sse;
 
