@@ -175,7 +175,7 @@ static void updates(skipd_client *client, int bus) {
     FAILS(skipd_apply_update_archive(client, (const uint8_t *)"no archive", 10, &json, &error), SKIPD_TABLE_REFUSED, NULL);
     EXPECT(json == NULL);
     FAILS(skipd_apply_update_archive(client, NULL, 3, NULL, &error), SKIPD_INVALID_REQUEST, "archive");
-    FAILS(skipd_apply_update(client, "/nonexistent/bundle.tar", true, NULL, &error), bus ? SKIPD_UNSUPPORTED : SKIPD_TABLE_REFUSED, NULL);
+    FAILS(skipd_apply_update(client, "/nonexistent/bundle.tar", true, NULL, &error), bus ? SKIPD_UNSUPPORTED : SKIPD_INTERNAL, NULL);
     FAILS(skipd_apply_update(client, NULL, false, NULL, &error), SKIPD_INVALID_REQUEST, "path");
     FAILS(skipd_roll_back_update(client, &json, &error), SKIPD_NOTHING_PENDING, NULL);
     FAILS(skipd_update(client, NULL, &error), SKIPD_INVALID_REQUEST, "json");

@@ -59,7 +59,7 @@ static void control(const skipd::Client &client) {
     EXPECT(failing([&] { client.pin_prefix("{\"prompt\": \"a\", \"uid\": 3}"); }).param() == "uid");
 
     EXPECT(has(client.update(), "\"probation\":null") && failing([&] { client.roll_back_update(); }).code() == SKIPD_NOTHING_PENDING);
-    EXPECT(failing([&] { client.apply_update("/nonexistent/bundle.tar"); }).code() == SKIPD_TABLE_REFUSED);
+    EXPECT(failing([&] { client.apply_update("/nonexistent/bundle.tar"); }).code() == SKIPD_INTERNAL);
     EXPECT(failing([&] { client.apply_update_archive({'n', 'o'}); }).code() == SKIPD_TABLE_REFUSED);
 
     // There is no device whose kernels could be tried: the job says so.

@@ -121,12 +121,12 @@ async def asynchronous(path):
 
     shown = await client.update()
     assert shown["active"] is None and shown["floor"] == 0, shown
-    for bundle in ("/nonexistent/bundle.tar", b"no archive"):
+    for bundle, check in (("/nonexistent/bundle.tar", "io"), (b"no archive", "archive")):
         try:
             await client.apply_update(bundle)
             raise AssertionError("taken")
-        except skipd.TableRefused as error:
-            assert "check" in error.details, error.details
+        except (skipd.TableRefused, skipd.Internal) as error:
+            assert error.details["check"] == check, error.details
     try:
         await client.roll_back_update()
         raise AssertionError("there was nothing to leave")
