@@ -330,6 +330,8 @@ pub enum Message {
     Pause(oneshot::Sender<()>),
     /// Look at the device, and go on.
     Resume,
+    /// Admit no background request until told otherwise; while requests are drained, none is held back.
+    HoldBackground(bool),
     /// Turn once: whoever watches the loop wants to see it move.
     Nudge,
     /// Cancel everything and end the loop.

@@ -86,6 +86,10 @@ pub struct Status {
     pub background_step_seconds: f64,
     /// Seconds in which background work alone was there and kept to its share of the time.
     pub background_rest_seconds: f64,
+    /// Background requests are held back.
+    pub background_held: bool,
+    /// Of the queued, those that wait for that to end.
+    pub held: u32,
     /// Control requests by the steps of lower classes that ended between their coming and their own first step, or were still under way beside
     /// it: none, one, two, more.
     pub control_waits: [u64; CONTROL_WAITS],
@@ -126,6 +130,8 @@ impl Status {
             decode_host_seconds: 0.0,
             background_step_seconds: 0.0,
             background_rest_seconds: 0.0,
+            background_held: false,
+            held: 0,
             control_waits: [0; CONTROL_WAITS],
             loaded: None,
         }

@@ -19,6 +19,8 @@ pub(super) struct Shared {
     /// Requests accepted and not yet admitted or ended.
     pub(super) waiting: AtomicU32,
     pub(super) draining: AtomicBool,
+    /// Of those waiting, background requests that are held back.
+    pub(super) held: AtomicU32,
     /// The device can change logits; true until it is known.
     pub(super) edits_logits: AtomicBool,
     pub(super) status: Mutex<Status>,
@@ -38,6 +40,7 @@ impl Shared {
             token_buffer: token_buffer.max(1),
             waiting: AtomicU32::new(0),
             draining: AtomicBool::new(false),
+            held: AtomicU32::new(0),
             edits_logits: AtomicBool::new(true),
             state: watch::Sender::new(EngineState::Loading { progress: 0.0 }),
             turns: AtomicU64::new(0),
@@ -45,11 +48,14 @@ impl Shared {
         }
     }
 
-    /// Requests of a class that may wait. Control has a few places beyond the limit, so that a queue full of others does not turn it away.
+    /// Requests of a class that may wait. Control has a few places beyond the limit, so that a queue full of others does not turn it away;
+    /// background requests that are held back take no place from anybody else.
     fn queue_limit_of(&self, priority: Priority) -> u32 {
+        let others = self.queue_limit.saturating_add(self.held.load(Ordering::Acquire));
         match priority {
-            Priority::Control => self.queue_limit.saturating_add(self.queue_limit.div_ceil(8)),
-            Priority::Background | Priority::Interactive => self.queue_limit,
+            Priority::Control => others.saturating_add(self.queue_limit.div_ceil(8)),
+            Priority::Interactive => others,
+            Priority::Background => self.queue_limit,
         }
     }
 
@@ -159,6 +165,13 @@ impl EngineHandle {
     pub fn cancel(&self, id: RequestId) {
         // An ended engine has no request left to cancel.
         let _ = self.control.send(Message::Cancel(id));
+    }
+
+    /// Whether background requests that wait are held back: they keep their places, and what runs goes on. A drain ends it, as what was
+    /// accepted is finished.
+    pub fn hold_background(&self, hold: bool) {
+        // An ended engine has nothing to hold back.
+        let _ = self.control.send(Message::HoldBackground(hold));
     }
 
     /// Refuses new requests from now on; returns when the running ones have ended. False: the engine ended first.

@@ -147,8 +147,10 @@ impl<'a> Loop<'a> {
             self.go_on(model)?;
             let started = !self.pause.on && self.under_way.len() < depth && self.start(model, &mut report)?;
             if !(started && self.under_way.len() < depth) {
+                let still = self.under_way.is_empty() && !self.pause.on;
                 match self.scheduler.rests_until() {
-                    Some(until) if self.under_way.is_empty() && !self.pause.on => self.rest(until),
+                    Some(until) if still => self.rest(until),
+                    None if still && self.scheduler.is_held() => self.wait_held(),
                     _ => self.finish(model, &mut report)?,
                 }
             }
@@ -172,6 +174,13 @@ impl<'a> Loop<'a> {
         self.clock.last = Instant::now();
         let rested = (self.clock.last - began).as_secs_f64();
         self.publish(|status| status.background_rest_seconds += rested);
+    }
+
+    /// Waits while nothing is there but what is held back.
+    fn wait_held(&mut self) {
+        // Requests that wait have deadlines.
+        self.inbox.wait_until(Instant::now() + LONGEST_REST);
+        self.clock.last = Instant::now();
     }
 
     /// Starts the next step; false where there is none, or not now.
@@ -299,8 +308,13 @@ impl<'a> Loop<'a> {
                 tell(answer, dropped);
             }
             Message::Prefixes(answer) => tell(answer, self.scheduler.prefixes()),
+            Message::HoldBackground(hold) => {
+                self.scheduler.hold_background(hold && !self.shared.draining.load(Ordering::Acquire));
+                self.publish(|_| {});
+            }
             Message::Drain(ack) => {
                 self.shared.draining.store(true, Ordering::Release);
+                self.scheduler.hold_background(false);
                 self.shared.set_state(EngineState::Draining);
                 self.drains.push(ack);
             }
@@ -368,7 +382,10 @@ impl<'a> Loop<'a> {
     }
 
     fn publish(&self, change: impl FnOnce(&mut crate::stats::Status)) {
+        let held = self.scheduler.held() as u32;
+        self.shared.held.store(held, Ordering::Release);
         self.shared.update_status(|status| {
+            (status.background_held, status.held) = (self.scheduler.holds_background(), held);
             status.running = self.scheduler.running() as u32;
             status.pages_used = self.scheduler.pages().used() as u32;
             status.pages_cached = self.scheduler.pages().cached() as u32;

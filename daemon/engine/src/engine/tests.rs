@@ -1,6 +1,7 @@
 //! The loop over a fake model: what a request's two ends see, whatever happens to reader, engine or device.
 
 mod duty;
+mod hold;
 mod pauses;
 mod turns;
 

@@ -6,6 +6,7 @@
 //! the device runs steps in the order they were begun: who gets them next writes them after that row did, and before reading them.
 
 mod duty;
+mod hold;
 mod measuring;
 mod pins;
 mod reuse;
@@ -167,6 +168,8 @@ pub struct Scheduler {
     duty: Duty,
     /// The last plan was empty for the sake of background work's share.
     rests_until: Option<Instant>,
+    /// Background requests are not admitted.
+    holds_background: bool,
 }
 
 impl Scheduler {
@@ -188,6 +191,7 @@ impl Scheduler {
             measured_speed: Speed::new(options.step_budget, options.chunk, options.max_chunk),
             duty: Duty::new(options.background_duty),
             rests_until: None,
+            holds_background: false,
             options,
         }
     }
@@ -466,7 +470,7 @@ impl Scheduler {
     /// Of the highest class that waits: the first of the client that was served longest ago.
     fn next_waiting(&self) -> Option<usize> {
         let request = |w: &Waiting| (w.arrival.request.priority, w.arrival.request.client);
-        let class = self.waiting.iter().map(|w| request(w).0).max()?;
+        let class = self.waiting.iter().map(|w| request(w).0).filter(|&class| self.admits(class)).max()?;
         let of_class = self.waiting.iter().enumerate().filter(|(_, w)| request(w).0 == class);
         of_class.min_by_key(|(i, w)| (self.admission_turns.rank(request(w).1), *i)).map(|(i, _)| i)
     }
