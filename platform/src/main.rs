@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use skip_platform::nvml::{Gpus, Library};
-use skip_platform::{Board, PinError, Profiles, StateFile, apply, memory, nvpmodel, restore, watch, zones};
+use skip_platform::{Board, PinError, Profiles, StateFile, apply, memory, nvpmodel, restore, restore_of, watch, zones};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +44,11 @@ enum Command {
         name: String,
     },
     /// Restore what was there before
-    Restore,
+    Restore {
+        /// Only if it was this profile that changed it
+        #[arg(long, value_name = "NAME")]
+        of: Option<String>,
+    },
     /// Show the board, its profiles, and how its clocks stand
     Show,
 }
@@ -55,7 +59,7 @@ fn main() -> ExitCode {
     let state = cli.state.clone().map_or_else(|| StateFile::of_root(&cli.root), StateFile::at);
     let (code, text) = match &cli.command {
         Command::Apply { name } => pin(&board, &state, name, cli.json),
-        Command::Restore => put_back(&board, &state, cli.json),
+        Command::Restore { of } => put_back(&board, &state, of.as_deref(), cli.json),
         Command::Show => show(&board, &state, cli.json),
     };
     // Nobody may be there to read it; the exit code says the rest.
@@ -100,8 +104,9 @@ fn pin(board: &Board, state: &StateFile, name: &str, json: bool) -> (u8, String)
     }
 }
 
-fn put_back(board: &Board, state: &StateFile, json: bool) -> (u8, String) {
-    match restore(board, state) {
+fn put_back(board: &Board, state: &StateFile, of: Option<&str>, json: bool) -> (u8, String) {
+    let restored = of.map_or_else(|| restore(board, state), |of| restore_of(board, state, of));
+    match restored {
         Ok(restored) => {
             let text = printed(&restored, json, |restored| {
                 let Some(profile) = &restored.profile else { return "nothing is pinned".into() };

@@ -27,13 +27,7 @@ impl Tree {
         let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let tree = Self { root: tempfile::tempdir_in(place).unwrap() };
         let (_, manifest) = TREES.iter().find(|(known, _)| *known == name).unwrap();
-        for line in manifest.lines().filter(|line| !line.starts_with('#')) {
-            let (path, text) = line.split_once(' ').unwrap();
-            match path.strip_prefix('@') {
-                Some(link) => std::os::unix::fs::symlink(text, tree.path(link)).unwrap(),
-                None => tree.set(path, &format!("{}\n", text.replace("\\n", "\n"))),
-            }
-        }
+        crate::tree::lay_tree(manifest, tree.root()).unwrap();
         tree
     }
 

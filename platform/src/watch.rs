@@ -110,8 +110,21 @@ fn changed(sysfs: &dyn Sysfs, snapshot: &Snapshot) -> Vec<String> {
     reasons
 }
 
-/// What holds the clocks down.
+/// What holds the clocks down, or has done so since the profile was applied.
 fn throttled(sysfs: &dyn Sysfs, snapshot: &Snapshot) -> Vec<String> {
+    let mut reasons = slow(sysfs, snapshot);
+    for counter in counters(sysfs) {
+        let then = snapshot.counters.get(&counter.path).copied().unwrap_or(counter.count);
+        if counter.count > then {
+            reasons.push(format!("{} rose by {} since the profile was applied", counter.path, counter.count - then));
+        }
+    }
+    reasons.extend(hot(sysfs, snapshot.tolerated));
+    reasons
+}
+
+/// Domains that run below what they were pinned to.
+pub(crate) fn slow(sysfs: &dyn Sysfs, snapshot: &Snapshot) -> Vec<String> {
     let mut reasons = Vec::new();
     for node in snapshot.nodes.iter().filter(|node| node.outcome == Outcome::Pinned && node.role == Role::Min) {
         let Ok(wanted) = node.wanted.parse::<u64>() else { continue };
@@ -127,18 +140,14 @@ fn throttled(sysfs: &dyn Sysfs, snapshot: &Snapshot) -> Vec<String> {
             reasons.push(format!("{} runs at {current}, below its minimum of {wanted}", node.domain));
         }
     }
-    for counter in counters(sysfs) {
-        let then = snapshot.counters.get(&counter.path).copied().unwrap_or(counter.count);
-        if counter.count > then {
-            reasons.push(format!("{} rose by {} since the profile was applied", counter.path, counter.count - then));
-        }
-    }
-    for zone in zones(sysfs) {
-        if let (Some(celsius), Some(limit)) = (zone.celsius, snapshot.tolerated.or(zone.trip))
-            && celsius > limit
-        {
-            reasons.push(format!("{} is at {celsius:.1} °C, above {limit:.1}", zone.kind));
-        }
-    }
     reasons
+}
+
+/// Zones that are warmer than is tolerated; None: than their own lowest trip point.
+pub(crate) fn hot(sysfs: &dyn Sysfs, tolerated: Option<f64>) -> Vec<String> {
+    let too_hot = |zone: crate::Zone| {
+        let (celsius, limit) = (zone.celsius?, tolerated.or(zone.trip)?);
+        (celsius > limit).then(|| format!("{} is at {celsius:.1} °C, above {limit:.1}", zone.kind))
+    };
+    zones(sysfs).into_iter().filter_map(too_hot).collect()
 }

@@ -8,15 +8,7 @@ const GPC: &str = "sys/class/devfreq/gpu-gpc-0";
 
 fn tree(manifest: &str) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
-    for line in manifest.lines().filter(|line| !line.starts_with('#')) {
-        let (path, text) = line.split_once(' ').unwrap();
-        let at = root.path().join(path.trim_start_matches(['@', '/']));
-        std::fs::create_dir_all(at.parent().unwrap()).unwrap();
-        match path.starts_with('@') {
-            true => std::os::unix::fs::symlink(text, at).unwrap(),
-            false => std::fs::write(at, format!("{}\n", text.replace("\\n", "\n"))).unwrap(),
-        }
-    }
+    skip_platform::lay_tree(manifest, root.path()).unwrap();
     root
 }
 
@@ -38,7 +30,9 @@ fn a_pin_and_its_restore_are_0_and_show_follows() {
     assert_eq!((code, gpc().as_str()), (0, "1575000000"), "{text}");
     let (code, text) = run(thor.path(), &["show", "--json"]);
     assert!(code == 0 && text.contains("\"profile\": \"thor-maxn\"") && text.contains("\"mode\": \"MAXN\""), "{text}");
-    assert_eq!(run(thor.path(), &["restore"]).0, 0);
+    assert_eq!(run(thor.path(), &["restore", "--of", "generic"]), (0, "nothing is pinned\n".into()));
+    assert_eq!(gpc(), "1575000000");
+    assert_eq!(run(thor.path(), &["restore", "--of", "thor-maxn"]).0, 0);
     assert_eq!(gpc(), "315000000\n");
     assert_eq!(run(thor.path(), &["restore"]), (0, "nothing is pinned\n".into()));
 }

@@ -26,6 +26,27 @@ pub struct Applied {
     pub notes: Vec<String>,
 }
 
+/// Whether a profile is for this board and the power mode it is in; what a reader must know beside.
+///
+/// # Errors
+/// [`PinError::Board`], [`PinError::Mode`].
+pub fn fits(board: &Board, profile: &Profile) -> Result<Vec<String>, PinError> {
+    fits_on(board.identify().kind, &board.mode(), profile)
+}
+
+fn fits_on(kind: BoardKind, mode: &Result<String, Fault>, profile: &Profile) -> Result<Vec<String>, PinError> {
+    if let Some(wanted) = profile.board.filter(|&wanted| wanted != kind) {
+        return Err(PinError::Board { profile: profile.name.clone(), wanted: wanted.name(), found: kind.name() });
+    }
+    match (&profile.mode, mode) {
+        (Some(wanted), Ok(found)) if wanted != found => {
+            Err(PinError::Mode { profile: profile.name.clone(), wanted: wanted.clone(), found: found.clone() })
+        }
+        (Some(wanted), Err(fault)) => Ok(vec![format!("nobody tells the power mode ({fault}); the profile is for {wanted}")]),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Applies a profile, after restoring what an earlier one changed since this boot.
 ///
 /// # Errors
@@ -41,17 +62,7 @@ pub(super) fn apply_on(
     profile: &Profile,
     state: &StateFile,
 ) -> Result<Applied, PinError> {
-    if let Some(wanted) = profile.board.filter(|&wanted| wanted != kind) {
-        return Err(PinError::Board { profile: profile.name.clone(), wanted: wanted.name(), found: kind.name() });
-    }
-    let mut notes = Vec::new();
-    match (&profile.mode, &mode) {
-        (Some(wanted), Ok(found)) if wanted != found => {
-            return Err(PinError::Mode { profile: profile.name.clone(), wanted: wanted.clone(), found: found.clone() });
-        }
-        (Some(wanted), Err(fault)) => notes.push(format!("nobody tells the power mode ({fault}); the profile is for {wanted}")),
-        _ => {}
-    }
+    let notes = fits_on(kind, &mode, profile)?;
     let boot = boot_id(sysfs).ok_or(PinError::NoBootId)?;
     let _lock = state.lock()?;
     if let Some(earlier) = state.load()?.filter(|earlier| earlier.boot_id == boot) {

@@ -7,10 +7,10 @@ mod restore;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{Applied, apply};
+pub use apply::{Applied, apply, fits};
 pub(crate) use node::shown as shown_text;
 pub use node::{Node, Outcome, Role};
-pub use restore::{Restored, restore};
+pub use restore::{Restored, restore, restore_of};
 
 use crate::state::StateError;
 

@@ -26,15 +26,25 @@ pub struct Restored {
 /// # Errors
 /// The snapshot is of another boot, or cannot be read.
 pub fn restore(board: &Board, state: &StateFile) -> Result<Restored, PinError> {
-    restore_on(board.sysfs(), state)
+    restore_on(board.sysfs(), state, None)
 }
 
-pub(super) fn restore_on(sysfs: &dyn Sysfs, state: &StateFile) -> Result<Restored, PinError> {
+/// The same, but what another profile than this one changed stays.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_of(board: &Board, state: &StateFile, profile: &str) -> Result<Restored, PinError> {
+    restore_on(board.sysfs(), state, Some(profile))
+}
+
+pub(super) fn restore_on(sysfs: &dyn Sysfs, state: &StateFile, of: Option<&str>) -> Result<Restored, PinError> {
     if !state.path().exists() {
         return Ok(Restored::default());
     }
     let _lock = state.lock()?;
-    let Some(snapshot) = state.load()? else { return Ok(Restored::default()) };
+    let Some(snapshot) = state.load()?.filter(|snapshot| of.is_none_or(|of| of == snapshot.profile)) else {
+        return Ok(Restored::default());
+    };
     let ours = boot_id(sysfs).ok_or(PinError::NoBootId)?;
     if snapshot.boot_id != ours {
         return Err(PinError::OtherBoot { theirs: snapshot.boot_id, ours });

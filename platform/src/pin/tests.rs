@@ -43,9 +43,9 @@ fn each_board_is_pinned_by_its_profile_and_restored_to_the_byte() {
         for (folder, file, value) in pinned {
             assert_eq!(tree.get(&format!("{folder}/{file}")), value, "{name}");
         }
-        assert!(restore_on(&tree.files(), &state(&tree)).unwrap().failed.is_empty());
+        assert!(restore_on(&tree.files(), &state(&tree), None).unwrap().failed.is_empty());
         assert!(tree.sys() == before, "{name}");
-        assert_eq!(restore_on(&tree.files(), &state(&tree)).unwrap(), Restored::default(), "a second time there is nothing to do");
+        assert_eq!(restore_on(&tree.files(), &state(&tree), None).unwrap(), Restored::default(), "a second time there is nothing to do");
     }
 }
 
@@ -94,7 +94,7 @@ fn nodes_that_are_absent_unreadable_or_lying_are_told_and_left_as_they_are() {
             let applied = pin(&tree, if name == "thor-r38" { "thor-maxn" } else { "thor-120w" }).unwrap();
             assert!(!applied.whole && expected(outcome(&applied, &format!("{GPC}/min_freq"))), "{what}: {applied:?}");
             assert_eq!(*outcome(&applied, "/sys/class/devfreq/gpu-nvd-0/min_freq"), Outcome::Pinned, "{what}");
-            restore_on(&tree.files(), &state(&tree)).unwrap();
+            restore_on(&tree.files(), &state(&tree), None).unwrap();
             assert!(tree.sys() == before, "{name}: {what}");
         }
     }
@@ -120,7 +120,7 @@ fn frequencies_are_steps_that_the_node_has_and_limits_are_not_raised() {
         let applied = apply(&Board::at(tree.root()), &profile, &state(&tree)).unwrap();
         assert!(applied.whole && applied.nodes.iter().all(|node| node.wanted == step), "{applied:?}");
     }
-    restore_on(&tree.files(), &state(&tree)).unwrap();
+    restore_on(&tree.files(), &state(&tree), None).unwrap();
     assert_eq!(tree.get(&format!("{GPC}/max_freq")), "1575000000\n");
     let slower = Profile::parse("own", &own("2000000")).unwrap();
     assert!(matches!(apply(&Board::at(tree.root()), &slower, &state(&tree)), Err(PinError::Nothing { .. })));
@@ -132,7 +132,7 @@ fn a_snapshot_of_another_boot_is_refused_and_replaced() {
     pin(&tree, "thor-maxn").unwrap();
     let pinned = tree.sys();
     tree.set("/proc/sys/kernel/random/boot_id", "another\n");
-    let error = restore_on(&tree.files(), &state(&tree)).unwrap_err();
+    let error = restore_on(&tree.files(), &state(&tree), None).unwrap_err();
     assert!(matches!(error, PinError::OtherBoot { .. }) && error.to_string().contains("another"), "{error}");
     assert!(tree.sys() == pinned);
     assert_eq!(watch(&tree.files(), &state(&tree)).state, ClockState::Unpinned);
@@ -146,7 +146,7 @@ fn what_somebody_else_set_since_stays_but_minima_go_back() {
     pin(&tree, "thor-maxn").unwrap();
     tree.set(&format!("{GPC}/max_freq"), "945000000\n");
     tree.set(&format!("{GPC}/min_freq"), "945000000\n");
-    let restored = restore_on(&tree.files(), &state(&tree)).unwrap();
+    let restored = restore_on(&tree.files(), &state(&tree), None).unwrap();
     assert!(restored.left.len() == 1 && restored.left[0].contains("max_freq"), "{restored:?}");
     assert_eq!((tree.get(&format!("{GPC}/min_freq")), tree.get(&format!("{GPC}/max_freq"))), ("315000000\n".into(), "945000000\n".into()));
 }
@@ -160,11 +160,11 @@ fn a_snapshot_that_names_other_files_is_not_restored() {
     for path in ["/etc/shadow", "/sys/class/devfreq/../../../etc/min_freq", "/sys/class/devfreq/x/governor", "/sys/class/devfreqx/min_freq"]
     {
         std::fs::write(state(&tree).path(), text.replacen(&format!("{GPC}/min_freq"), path, 1)).unwrap();
-        assert!(matches!(restore_on(&tree.files(), &state(&tree)), Err(PinError::State(_))), "{path}");
+        assert!(matches!(restore_on(&tree.files(), &state(&tree), None), Err(PinError::State(_))), "{path}");
     }
     for broken in ["", "{", "{}", &"x".repeat(2 << 20)] {
         std::fs::write(state(&tree).path(), broken).unwrap();
-        assert!(matches!(restore_on(&tree.files(), &state(&tree)), Err(PinError::State(_))));
+        assert!(matches!(restore_on(&tree.files(), &state(&tree), None), Err(PinError::State(_))));
         assert_eq!(watch(&tree.files(), &state(&tree)).state, ClockState::Unpinned);
     }
 }
@@ -215,7 +215,7 @@ proptest! {
             let tree = tree_of(&values, newline);
             let before = tree.sys();
             apply_in_trouble(&tree, hz, Some((at, trouble)));
-            restore_on(&Troubled::new(tree.files(), None), &state(&tree)).unwrap();
+            restore_on(&Troubled::new(tree.files(), None), &state(&tree), None).unwrap();
             prop_assert!(tree.sys() == before, "{trouble:?} at {at}");
         }
         // The same of the restore.
@@ -224,8 +224,8 @@ proptest! {
             let before = tree.sys();
             apply_in_trouble(&tree, hz, None);
             let files = Troubled::new(tree.files(), Some((at, trouble)));
-            let _ = catch_unwind(AssertUnwindSafe(|| restore_on(&files, &state(&tree))));
-            restore_on(&Troubled::new(tree.files(), None), &state(&tree)).unwrap();
+            let _ = catch_unwind(AssertUnwindSafe(|| restore_on(&files, &state(&tree), None)));
+            restore_on(&Troubled::new(tree.files(), None), &state(&tree), None).unwrap();
             prop_assert!(tree.sys() == before, "restoring, {trouble:?} at {at}");
         }
     }
@@ -238,8 +238,20 @@ proptest! {
         let before = tree.sys();
         let _ = apply_on(&tree.files(), BoardKind::Thor, Ok("MAXN".into()), &wanted(None), &state(&tree));
         watch(&tree.files(), &state(&tree));
-        restore_on(&tree.files(), &state(&tree)).unwrap();
+        restore_on(&tree.files(), &state(&tree), None).unwrap();
         prop_assert!(tree.sys() == before);
         let _ = serde_json::from_str::<Snapshot>(&text);
     }
+}
+
+#[test]
+fn a_restore_for_one_profile_leaves_what_another_changed() {
+    let tree = Tree::new("thor-r39");
+    let before = tree.sys();
+    pin(&tree, "thor-120w").unwrap();
+    let pinned = tree.sys();
+    assert_eq!(restore_on(&tree.files(), &state(&tree), Some("thor-maxn")).unwrap(), Restored::default());
+    assert_eq!(tree.sys(), pinned);
+    assert_eq!(restore_on(&tree.files(), &state(&tree), Some("thor-120w")).unwrap().profile.as_deref(), Some("thor-120w"));
+    assert_eq!(tree.sys(), before);
 }

@@ -139,6 +139,11 @@ impl<'a> Profiles<'a> {
         names
     }
 
+    /// Whether it is the administrator's.
+    pub fn is_own(&self, name: &str) -> bool {
+        Profile::is_name(name) && self.sysfs.exists(&format!("{ADMIN_PROFILES}/{name}.toml"))
+    }
+
     /// One of them; the administrator's wins.
     ///
     /// # Errors
