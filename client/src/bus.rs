@@ -5,8 +5,8 @@ use crate::lines::Lines;
 use crate::patience::Patience;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::{
-    Activity, ChatMessage, GenerationOptions, JobList, JobStatus, Phase, PinPrefix, Prefix, PrefixList, Selector, SetTableOptions, Status,
-    StreamEvent, TableShow, TierList, UpdateShow, names,
+    Activity, ChatMessage, GenerationOptions, JobList, JobStatus, Phase, PinPrefix, Prefix, PrefixList, ProfileShow, Selector,
+    SetTableOptions, Status, StreamEvent, TableShow, TierList, UpdateShow, names,
 };
 use crate::variant;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
@@ -150,6 +150,20 @@ impl Bus {
     pub(crate) async fn roll_back_update(&self) -> Result<UpdateShow, Error> {
         self.outcome(names::UPDATE_INTERFACE, "Rollback", &()).await?;
         self.update().await
+    }
+
+    pub(crate) async fn profiles(&self) -> Result<ProfileShow, Error> {
+        self.dict(names::PROFILE_INTERFACE, "List").await
+    }
+
+    pub(crate) async fn apply_profile(&self, name: &str) -> Result<ProfileShow, Error> {
+        self.outcome(names::PROFILE_INTERFACE, "Apply", &(name,)).await?;
+        self.profiles().await
+    }
+
+    pub(crate) async fn release_profile(&self) -> Result<ProfileShow, Error> {
+        self.outcome(names::PROFILE_INTERFACE, "Release", &()).await?;
+        self.profiles().await
     }
 
     pub(crate) async fn drain(&self) -> Result<(), Error> {

@@ -9,9 +9,9 @@ use crate::patience::Patience;
 use crate::protocol::error::{Error, ErrorKind};
 use crate::protocol::names;
 use crate::protocol::{
-    Activity, ApplyUpdate, ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobList, JobStatus, ModelList, Phase,
-    PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Selector, SetTable, SetTableOptions, StartJob, Status, StreamOptions, TableShow,
-    TierList, TokenizeRequest, TokenizeResponse, UpdateShow,
+    Activity, ApplyProfile, ApplyUpdate, ChatMessage, ChatRequest, CompletionRequest, GenerationOptions, JobList, JobStatus, ModelList,
+    Phase, PhaseTable, PinPrefix, Prefix, PrefixList, ProfileShow, Prompt, Selector, SetTable, SetTableOptions, StartJob, Status,
+    StreamOptions, TableShow, TierList, TokenizeRequest, TokenizeResponse, UpdateShow,
 };
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -293,6 +293,40 @@ impl Client {
         match &self.transport {
             Transport::Socket(socket) => socket.outcome("POST", names::UPDATE_ROLLBACK, NO_BODY).await,
             Transport::Bus(bus) => bus.roll_back_update().await,
+        }
+    }
+
+    /// The board, its clocks and its clock profiles.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn profiles(&self) -> Result<ProfileShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.call("GET", names::PROFILE, NO_BODY).await,
+            Transport::Bus(bus) => bus.profiles().await,
+        }
+    }
+
+    /// Pins the clocks of a profile; answers when they are read back, and tells what refused.
+    ///
+    /// # Errors
+    /// `NotFound` for a profile there is not, `InvalidRequest` for one that is wrong or for another board or power mode, `AccessDenied`;
+    /// `Internal` where nothing could be pinned.
+    pub async fn apply_profile(&self, name: &str) -> Result<ProfileShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.outcome("POST", names::PROFILE_APPLY, Some(&ApplyProfile { name: name.to_owned() })).await,
+            Transport::Bus(bus) => bus.apply_profile(name).await,
+        }
+    }
+
+    /// Puts the clocks back as they were; where no profile is applied there is nothing to do.
+    ///
+    /// # Errors
+    /// `AccessDenied`; `Internal` where a node refuses.
+    pub async fn release_profile(&self) -> Result<ProfileShow, Error> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.outcome("POST", names::PROFILE_RELEASE, NO_BODY).await,
+            Transport::Bus(bus) => bus.release_profile().await,
         }
     }
 

@@ -123,7 +123,8 @@ fn chapter(numbers: &mut Numbers, number: usize) -> String {
 fn function(numbers: &mut Numbers, number: usize) -> String {
     const NAMES: [&str; 8] = ["speed", "voltage", "angle", "distance", "torque", "pressure", "current", "offset"];
     let (name, other) = (numbers.of(&NAMES), numbers.of(&NAMES));
-    let mut text = format!("/* {} */\nstatic int read_{name}_{number}(struct device *dev, int {other})\n{{\n\tint value = 0;\n", sentence(numbers));
+    let mut text =
+        format!("/* {} */\nstatic int read_{name}_{number}(struct device *dev, int {other})\n{{\n\tint value = 0;\n", sentence(numbers));
     for _ in 0..2 + numbers.below(4) {
         let _ = match numbers.below(3) {
             0 => write!(text, "\tif ({other} > {})\n\t\treturn -EINVAL;\n", numbers.below(4096)),

@@ -21,8 +21,8 @@ pub use generation::{Canceller, Generation};
 use crate::builder::{Chat, RequestBuilder, Text};
 use crate::protocol::error::Error;
 use crate::protocol::{
-    Activity, ApplyUpdate, JobList, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList, Prompt, Ready, Selector,
-    SetTableOptions, Status, TableShow, TierList, UpdateShow,
+    Activity, ApplyUpdate, JobList, JobStatus, ModelList, Phase, PhaseTable, PinPrefix, Prefix, PrefixList, ProfileShow, Prompt, Ready,
+    Selector, SetTableOptions, Status, TableShow, TierList, UpdateShow,
 };
 use background::Background;
 use serde_json::{Map, Value};
@@ -170,6 +170,30 @@ impl Client {
     /// Reads all table files again.
     pub fn reload(&self) -> Result<TableShow, Error> {
         self.background.wait(self.inner.reload())
+    }
+
+    /// The board, its clocks and its clock profiles.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn profiles(&self) -> Result<ProfileShow, Error> {
+        self.background.wait(self.inner.profiles())
+    }
+
+    /// Pins the clocks of a profile; answers when they are read back, and tells what refused.
+    ///
+    /// # Errors
+    /// As in [the async client](crate::Client::apply_profile).
+    pub fn apply_profile(&self, name: &str) -> Result<ProfileShow, Error> {
+        self.background.wait(self.inner.apply_profile(name))
+    }
+
+    /// Puts the clocks back as they were; where no profile is applied there is nothing to do.
+    ///
+    /// # Errors
+    /// `AccessDenied`; `Internal` where a node refuses.
+    pub fn release_profile(&self) -> Result<ProfileShow, Error> {
+        self.background.wait(self.inner.release_profile())
     }
 
     /// Lets running requests finish and takes no new ones; answers when idle.

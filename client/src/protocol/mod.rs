@@ -16,6 +16,7 @@ pub mod names;
 pub mod options;
 pub mod prefixes;
 pub mod price;
+pub mod profile;
 pub mod prompt;
 pub mod request;
 pub mod routes;
@@ -43,6 +44,7 @@ pub use jobs::{JobList, JobState, JobStatus, KernelVerdict, Qualification, Start
 pub use options::{GenerationOptions, Priority, RequestTables, SkipdOptions, StreamOptions, milliseconds};
 pub use prefixes::{PinPrefix, Prefix, PrefixList};
 pub use price::{BreakEven, Price, PriceAccuracy, PriceLayers, PriceOptions, PriceSpeed};
+pub use profile::{ApplyProfile, BoardStatus, ClockState, ClockStatus, ProfileInfo, ProfileShow};
 pub use prompt::{ChatMessage, Content, Prompt, Stop};
 pub use request::{ChatRequest, CompletionRequest};
 pub use skip_tables::Phase;

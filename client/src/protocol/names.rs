@@ -20,6 +20,8 @@ pub const JOB_INTERFACE: &str = "org.skipd.Skipd1.Job";
 pub const JOB_PATH_PREFIX: &str = "/org/skipd/Skipd1/job";
 /// Updates over the air.
 pub const UPDATE_INTERFACE: &str = "org.skipd.Skipd1.Update";
+/// Clock profiles.
+pub const PROFILE_INTERFACE: &str = "org.skipd.Skipd1.Profile";
 /// One running request.
 pub const REQUEST_INTERFACE: &str = "org.skipd.Skipd1.Request";
 
@@ -77,6 +79,12 @@ pub const UPDATE: &str = "/skipd/v1/update";
 pub const UPDATE_APPLY: &str = "/skipd/v1/update/apply";
 /// POST: end the trial, or go back to the update before, or to none; answers [`UpdateShow`](super::UpdateShow).
 pub const UPDATE_ROLLBACK: &str = "/skipd/v1/update/rollback";
+/// GET: [`ProfileShow`](super::ProfileShow).
+pub const PROFILE: &str = "/skipd/v1/profile";
+/// POST: [`ApplyProfile`](super::ApplyProfile) → [`ProfileShow`](super::ProfileShow), once the clocks are written and read back.
+pub const PROFILE_APPLY: &str = "/skipd/v1/profile/apply";
+/// POST: put back what was there before; answers [`ProfileShow`](super::ProfileShow).
+pub const PROFILE_RELEASE: &str = "/skipd/v1/profile/release";
 /// POST: [`TokenizeRequest`](super::TokenizeRequest) → [`TokenizeResponse`](super::TokenizeResponse).
 pub const TOKENIZE: &str = "/skipd/v1/tokenize";
 

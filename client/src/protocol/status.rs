@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::fields::{Fields, object};
+use super::profile::ClockStatus;
 use serde::{Deserialize, Serialize};
 
 /// The daemon's life.
@@ -119,6 +120,9 @@ pub struct Status {
     /// Background work and its share of the time.
     #[serde(default)]
     pub background: BackgroundStatus,
+    /// The board's clocks; null until they were looked at.
+    #[serde(default)]
+    pub clocks: Option<ClockStatus>,
     /// Memory that the model was counted with; null where nobody says what is free, and until the model is loaded.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,

@@ -58,7 +58,7 @@ fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
 /// The first sentence of documentation by interface and member.
 fn words() -> HashMap<(String, String), String> {
     let mut words = HashMap::new();
-    for module in ["manager", "control", "jobs", "prefixes", "requests", "update"] {
+    for module in ["manager", "control", "jobs", "prefixes", "profile", "requests", "update"] {
         let text = crate::read(&format!("daemon/service/src/bus/{module}.rs"));
         for served in text.split("#[interface(name = \"").skip(1) {
             let (interface, body) = served.split_once('"').unwrap();

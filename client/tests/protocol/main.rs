@@ -57,9 +57,21 @@ fn every_option_on_the_page_is_read_and_its_type_checked() {
 fn every_name_that_a_request_s_parser_takes_is_on_the_page() {
     let page = page::page();
     let mut taken = 0;
-    for module in
-        ["options", "request", "form", "tools", "prompt", "tables", "status", "jobs", "calibrate", "evaluate", "price", "prefixes"]
-    {
+    for module in [
+        "options",
+        "request",
+        "form",
+        "tools",
+        "prompt",
+        "tables",
+        "status",
+        "jobs",
+        "calibrate",
+        "evaluate",
+        "price",
+        "prefixes",
+        "profile",
+    ] {
         for name in source::names_taken(module) {
             taken += 1;
             let told = page.contains(&format!("`{name}`")) || page.contains(&format!("\"{name}\""));

@@ -33,6 +33,7 @@ pub const CHAPTERS: &[Chapter] = &[
     Chapter { title: "Status and requests under way", words: "", modules: &["status", "activity"] },
     Chapter { title: "Tables", words: "", modules: &["tables"] },
     Chapter { title: "Updates over the air", words: "", modules: &["update"] },
+    Chapter { title: "Clock profiles", words: "", modules: &["profile"] },
     Chapter { title: "Pinned prefixes", words: "", modules: &["prefixes"] },
     Chapter { title: "Jobs", words: "", modules: &["jobs", "calibrate", "evaluate", "price"] },
 ];

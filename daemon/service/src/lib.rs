@@ -21,6 +21,7 @@ pub mod model;
 pub mod peer;
 mod prefixes;
 pub mod process;
+pub mod profile;
 pub mod qualify;
 pub mod renderer;
 pub mod request_id;

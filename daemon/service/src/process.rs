@@ -6,7 +6,7 @@ use crate::lifecycle::Stage;
 use crate::load::{self, LoadError};
 use crate::state::{Daemon, Model};
 use crate::state_lock::{Held, StateLock};
-use crate::{http, socket, update, watchdog};
+use crate::{http, profile, socket, update, watchdog};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,6 +78,7 @@ where
         () = signals.next() => return Ok(()),
     };
     tokio::spawn(watchdog::feed(daemon.clone()));
+    tokio::spawn(profile::follow(daemon.clone()));
     let mut model = tokio::spawn(load::run(daemon.clone(), open));
     let (stop, stopping) = watch::channel(false);
     let mut bus = tokio::spawn(stay_on_bus(bus, stopping.clone()));

@@ -8,6 +8,7 @@ use crate::jobs::Jobs;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::metrics::Metrics;
 use crate::peer::Authority;
+use crate::profile::Clocks;
 use crate::tables::Tables;
 use crate::text::TextModel;
 use crate::update::Updates;
@@ -35,6 +36,8 @@ pub struct Daemon {
     pub jobs: Jobs,
     /// Updates over the air.
     pub updates: Updates,
+    /// The board's clocks.
+    pub clocks: Clocks,
     /// When the process began.
     pub started: Instant,
     model: OnceLock<Arc<Model>>,
@@ -93,6 +96,7 @@ impl Daemon {
     pub fn new(config: Config, started: Instant) -> Self {
         Self {
             authority: Authority::new(&config.group, config.control_group.as_deref()),
+            clocks: Clocks::new(&config),
             config,
             life: Lifecycle::default(),
             metrics: Metrics::default(),

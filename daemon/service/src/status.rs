@@ -21,6 +21,7 @@ pub fn report(daemon: &Daemon) -> Status {
         load_progress: f64::from(stage.progress()),
         uptime_ms: u64::try_from(daemon.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         startup_ms: daemon.ready_after().map(|seconds| short(seconds * 1e3)),
+        clocks: daemon.clocks.status(),
         ..Status::default()
     };
     status.queue.limit = daemon.config.queue as u32;
@@ -42,7 +43,7 @@ pub fn availability(daemon: &Daemon, stage: &Stage, engine: Option<&stats::Statu
     }
     let limit = daemon.config.queue as u32;
     match engine {
-        Some(engine) if engine.queued >= limit => {
+        Some(engine) if engine.queued.saturating_sub(engine.held) >= limit => {
             Availability { state: AvailabilityState::Degraded, reason: format!("the queue of {limit} requests is full") }
         }
         _ => match daemon.model().and_then(|model| model.degraded.clone()) {

@@ -5,9 +5,11 @@ use crate::faults::Rung;
 use crate::forms::Forms;
 use crate::load::LoadError;
 use crate::peer::Peer;
+use crate::profile::{Clocks, Units};
 use crate::state::{Daemon, Model, SamplingDefaults};
 use crate::tables::{OnDrift, Opened};
 use crate::text::TextModel;
+use futures_util::future::BoxFuture;
 use skip_client::Error;
 use skip_client::protocol::{ChatMessage, Tool};
 use skip_engine::calls::CallForm;
@@ -20,6 +22,7 @@ use skip_kernels::cuda::Activations;
 use skip_kernels::cuda::qualify::Needs;
 use skip_kernels::sampling::Sampled;
 use skip_kernels::{BackendInfo, KernelError, KvFormat, Phase, ScaleTable};
+use skip_platform::{Board, Profiles, StateFile};
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -250,11 +253,62 @@ pub async fn daemon_that_calls(form: CallForm, script: &'static str) -> Arc<Daem
 }
 
 async fn serve(config: Config, model: Model) -> Arc<Daemon> {
-    let daemon = Arc::new(Daemon::new(config, Instant::now()));
+    served(Daemon::new(config, Instant::now()), model).await
+}
+
+async fn served(daemon: Daemon, model: Model) -> Arc<Daemon> {
+    let daemon = Arc::new(daemon);
     tokio::spawn(crate::load::run(daemon.clone(), move |_| Ok::<_, LoadError>(model)));
     let mut stages = daemon.life.watch();
     stages.wait_for(|stage| *stage == crate::lifecycle::Stage::Ready).await.expect("the daemon lives");
     daemon
+}
+
+/// A board made of one of the trees of `platform/trees`, and a daemon on it that writes its clocks by itself.
+pub struct OnBoard {
+    /// The board's files.
+    pub root: tempfile::TempDir,
+    /// The daemon.
+    pub daemon: Arc<Daemon>,
+}
+
+impl OnBoard {
+    /// Serves the alphabet.
+    pub async fn new(manifest: &str) -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        skip_platform::lay_tree(manifest, root.path()).expect("a tree");
+        let mut daemon = Daemon::new(config(Path::new("/nowhere/socket")), Instant::now());
+        daemon.clocks = Clocks::of(root.path(), Arc::new(Writes(root.path().to_owned())));
+        Self { daemon: served(daemon, alphabet(Duration::ZERO)).await, root }
+    }
+
+    /// A node's text.
+    pub fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.root.path().join(path)).expect("a node")
+    }
+
+    /// Changes a node.
+    pub fn write(&self, path: &str, text: &str) {
+        std::fs::write(self.root.path().join(path), text).expect("a node");
+    }
+}
+
+/// Writes clocks in the test's own process, as the unit's program would.
+struct Writes(std::path::PathBuf);
+
+impl Units for Writes {
+    fn pin<'a>(&'a self, profile: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        let board = Board::at(&self.0);
+        let profile = Profiles::new(board.sysfs()).load(profile).expect("it was checked");
+        // Whether anything was pinned shows.
+        let _ = skip_platform::apply(&board, &profile, &StateFile::of_root(&self.0));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn release<'a>(&'a self, _: Option<&'a str>) -> BoxFuture<'a, Result<(), Error>> {
+        let _ = skip_platform::restore(&Board::at(&self.0), &StateFile::of_root(&self.0));
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// The test's own user.

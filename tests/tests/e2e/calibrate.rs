@@ -122,7 +122,8 @@ fn a_calibration_writes_a_ladder_that_holds_on_other_texts() {
 fn a_cancelled_calibration_goes_on_after_a_restart_and_requests_come_first() {
     let folder = tempfile::tempdir().unwrap();
     let model = own_checkpoint(folder.path());
-    let options = json!({"max_seqlen": 1500, "bin_min": 384, "bin_step": 384, "samples": 2, "target_sparsity": [0.3], "corpus": [corpus()]});
+    let options =
+        json!({"max_seqlen": 1500, "bin_min": 384, "bin_step": 384, "samples": 2, "target_sparsity": [0.3], "corpus": [corpus()]});
     let kept = |folder: &Path| -> Vec<(PathBuf, std::time::SystemTime)> {
         let jobs = std::fs::read_dir(folder.join("state/calibrate")).into_iter().flatten().flatten();
         let files = jobs.flat_map(|job| std::fs::read_dir(job.path()).into_iter().flatten().flatten());

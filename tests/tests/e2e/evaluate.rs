@@ -16,18 +16,8 @@ fn the_verdict_is_the_exit_code_and_a_baseline_spares_the_dense_run() {
     let (first, second) = (folder.path().join("first.json"), folder.path().join("second.json"));
     let corpus = corpus();
     let run = |tier: &str, more: &[&str]| {
-        let mut args = vec![
-            "--json",
-            "evaluate",
-            "--max-context",
-            "2500",
-            "--samples",
-            "2",
-            "--tasks",
-            "niah_single_1",
-            "--arm",
-            "prefill",
-        ];
+        let mut args =
+            vec!["--json", "evaluate", "--max-context", "2500", "--samples", "2", "--tasks", "niah_single_1", "--arm", "prefill"];
         args.extend(["--tier", tier, "--corpus", &corpus]);
         args.extend(more);
         daemon.skipctl(&args).unwrap()

@@ -11,6 +11,7 @@ mod polkit;
 mod prefixes;
 #[cfg(test)]
 pub(crate) mod private;
+mod profile;
 mod prompt;
 mod requests;
 mod sleep;
@@ -26,6 +27,7 @@ use control::TableControl;
 use jobs::JobControl;
 use manager::Manager;
 use prefixes::PrefixControl;
+use profile::ProfileControl;
 use requests::Requests;
 use skip_client::protocol::names::{BUS_NAME, OBJECT_PATH};
 use std::sync::Arc;
@@ -92,6 +94,7 @@ pub async fn join(daemon: &Arc<Daemon>) -> Result<Option<Joined>, JoinError> {
         .serve_at(OBJECT_PATH, PrefixControl::new(daemon.clone()))
         .serve_at(OBJECT_PATH, JobControl::new(daemon.clone()))
         .serve_at(OBJECT_PATH, UpdateControl::new(daemon.clone()))
+        .serve_at(OBJECT_PATH, ProfileControl::new(daemon.clone()))
         .build()
         .await
         .map_err(no_bus)?;

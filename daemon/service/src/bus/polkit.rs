@@ -30,6 +30,8 @@ pub enum Action {
     Job,
     /// Taking signed updates and going back.
     Update,
+    /// Applying and releasing clock profiles.
+    Profile,
 }
 
 impl Action {
@@ -40,6 +42,7 @@ impl Action {
             Action::SetTable => "org.skipd.set-table",
             Action::Job => "org.skipd.job",
             Action::Update => "org.skipd.update",
+            Action::Profile => "org.skipd.profile",
         }
     }
 
@@ -47,7 +50,7 @@ impl Action {
     pub fn right(self) -> Right {
         match self {
             Action::Generate => Right::Generate,
-            Action::SetTable | Action::Job | Action::Update => Right::Control,
+            Action::SetTable | Action::Job | Action::Update | Action::Profile => Right::Control,
         }
     }
 }

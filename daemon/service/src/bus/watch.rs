@@ -1,10 +1,10 @@
 //! PropertiesChanged for the interfaces that have properties: one signal a change, at most a few a second.
 
-use super::{control, manager, update};
+use super::{control, manager, profile, update};
 use crate::state::Daemon;
 use crate::status;
 use crate::tables::Tables;
-use skip_client::protocol::names::{MANAGER_INTERFACE, OBJECT_PATH, TABLES_INTERFACE, UPDATE_INTERFACE};
+use skip_client::protocol::names::{MANAGER_INTERFACE, OBJECT_PATH, PROFILE_INTERFACE, TABLES_INTERFACE, UPDATE_INTERFACE};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub async fn publish(daemon: Arc<Daemon>, connection: Connection) {
             () = tokio::time::sleep(LOOK) => {}
         }
         let now = read(&daemon);
-        let interfaces = [MANAGER_INTERFACE, TABLES_INTERFACE, UPDATE_INTERFACE];
+        let interfaces = [MANAGER_INTERFACE, TABLES_INTERFACE, UPDATE_INTERFACE, PROFILE_INTERFACE];
         for (interface, (before, after)) in interfaces.into_iter().zip(last.iter().zip(&now)) {
             if let Err(error) = emit(&connection, interface, before, after).await {
                 tracing::debug!(%error, "a change of properties was not published");
@@ -48,12 +48,13 @@ pub async fn publish(daemon: Arc<Daemon>, connection: Connection) {
     }
 }
 
-fn read(daemon: &Daemon) -> [Dict; 3] {
+fn read(daemon: &Daemon) -> [Dict; 4] {
     let tables = daemon.show_tables().ok();
     [
         manager::Properties::of(&status::report(daemon)).dict(),
         control::Properties::of(tables.as_ref()).dict(),
         update::Properties::of(&daemon.updates.shown()).dict(),
+        profile::Properties::of(daemon.clocks.status().as_ref()).dict(),
     ]
 }
 

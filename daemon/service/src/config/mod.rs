@@ -164,6 +164,8 @@ pub struct Config {
     pub pretence: Option<Pretence>,
     /// For tests: where what the system says of its memory is looked for; None: the system itself.
     pub memory_root: Option<PathBuf>,
+    /// For tests: where the board's files are; None: this machine's own.
+    pub board_root: Option<PathBuf>,
     /// The bus to join.
     pub bus: Bus,
     /// The bus was asked for, so that the daemon does not start without it.
@@ -218,7 +220,12 @@ impl Config {
         let files = files(&cli)?;
         let config = Self::check(cli.settings.over(files))?;
         let fault = cli.inject_fault_at_step.map(Pretence::Fault);
-        Ok(Self { pretence: fault.or(cli.inject_stall_at_step.map(Pretence::Stall)), memory_root: cli.memory_root, ..config })
+        Ok(Self {
+            pretence: fault.or(cli.inject_stall_at_step.map(Pretence::Stall)),
+            memory_root: cli.memory_root,
+            board_root: cli.board_root,
+            ..config
+        })
     }
 
     /// Says what memory there is.
@@ -276,6 +283,7 @@ impl Config {
             qualify,
             pretence: None,
             memory_root: None,
+            board_root: None,
             bus,
             bus_required,
             on_drift,

@@ -20,6 +20,9 @@ pub struct Cli {
     /// For tests: the folder below which proc/meminfo and the control groups are looked for
     #[arg(long, value_name = "DIR", hide = true)]
     pub memory_root: Option<PathBuf>,
+    /// For tests: the folder below which the board's files lie
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub board_root: Option<PathBuf>,
     /// The options that a file may set too.
     #[command(flatten)]
     pub settings: Settings,

@@ -22,7 +22,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware;
-use axum::routing::{any, delete, get, post};
+use axum::routing::{delete, get, post};
 use reply::{Refusal, Reply};
 use skip_client::protocol::names;
 use skip_client::{Error, ErrorKind};
@@ -56,8 +56,9 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .route(names::JOBS, get(control::jobs::list).post(control::jobs::start))
         .route(&format!("{}/{{id}}", names::JOBS), get(control::jobs::show))
         .route(&format!("{}/{{id}}/cancel", names::JOBS), post(control::jobs::cancel))
-        .route("/skipd/v1/profile", any(control::later))
-        .route("/skipd/v1/profile/{*rest}", any(control::later))
+        .route(names::PROFILE, get(control::profile::show))
+        .route(names::PROFILE_APPLY, post(control::profile::apply))
+        .route(names::PROFILE_RELEASE, post(control::profile::release))
         .route(names::UPDATE, get(control::update::show))
         .route(names::UPDATE_APPLY, post(control::update::apply))
         .route(names::UPDATE_ROLLBACK, post(control::update::roll_back))

@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
-use skip_client::protocol::{Phase, State};
+use skip_client::protocol::{ClockState, Phase, State};
 use skip_engine::stats::Status;
 use std::sync::atomic::AtomicU64;
 
@@ -20,6 +20,7 @@ pub fn render(daemon: &Daemon) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_labels([("model_name".into(), daemon.config.model_name.clone().into())].into_iter());
     counted(&mut registry, &daemon.metrics);
     process(&mut registry, daemon);
+    clocks(&mut registry, daemon);
     if let Some(model) = daemon.model() {
         let status = model.engine.status();
         requests(&mut registry, &status);
@@ -62,6 +63,25 @@ fn process(registry: &mut Registry, daemon: &Daemon) {
     share(registry, "process_resident_memory_bytes", "Memory of the process, mapped files among it", own.resident_bytes as f64);
     share(registry, "process_open_fds", "Open file descriptors", f64::from(own.descriptors));
     share(registry, "process_threads", "Threads", f64::from(own.threads));
+}
+
+fn clocks(registry: &mut Registry, daemon: &Daemon) {
+    let Some(status) = daemon.clocks.status() else { return };
+    let states: Family<Labels, Gauge> = Family::default();
+    for state in ClockState::ALL {
+        states.get_or_create(&vec![("state", state.name().to_owned())]).set(i64::from(state == status.state));
+    }
+    registry.register("skipd_clock_state", "1 for the state the board's clocks are in", states);
+    let info: Family<Labels, Gauge> = Family::default();
+    info.get_or_create(&vec![("profile", status.profile.unwrap_or_else(|| "none".into()))]).set(1);
+    registry.register("skipd_clock_profile_info", "1 for the clock profile that is applied", info);
+    total(registry, "skipd_clock_throttles", "Times that pinned clocks became throttled", status.throttles as f64);
+    share(
+        registry,
+        "skipd_background_held",
+        "1 while background requests are held back for held down clocks",
+        f64::from(u8::from(status.background_held)),
+    );
 }
 
 fn requests(registry: &mut Registry, status: &Status) {

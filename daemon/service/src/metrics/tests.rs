@@ -79,6 +79,7 @@ async fn the_metrics_page_is_the_one_in_the_tree() {
     let mut running = start(&daemon, &myself(), ask("ab")).await.unwrap();
     while running.next().await.is_some() {}
     assert!(start(&daemon, &myself(), ask("")).await.is_err());
+    crate::profile::show(&daemon).await.unwrap();
     let families = families(&super::render(&daemon).unwrap());
     for family in &families {
         assert!(family.samples > 0 && !family.help.is_empty(), "{family:?}");
