@@ -74,6 +74,9 @@ pub enum Command {
     /// Take signed updates of tables, and go back
     #[command(subcommand)]
     Update(Update),
+    /// Pin the board's clocks by a profile, and put them back
+    #[command(subcommand)]
+    Profile(Profile),
     /// Make a checkpoint folder of a GGUF file
     Import {
         /// The GGUF file
@@ -503,6 +506,10 @@ pub struct Bench {
     #[arg(long, value_name = "SELECTOR")]
     pub decode_table: Option<String>,
 
+    /// Pin the clocks of this profile for the run, and put them back behind it
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+
     /// Take prompts from this text instead of skipd's documentation
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub text: Option<PathBuf>,
@@ -595,6 +602,22 @@ pub enum Update {
     Rollback,
     /// Show which update is in force, on trial, and to return to
     Show,
+}
+
+/// `profile …`.
+#[derive(Debug, Subcommand)]
+pub enum Profile {
+    /// List the clock profiles, and which of them fit this board and its power mode
+    List,
+    /// Show the board and how its clocks stand
+    Show,
+    /// Pin the clocks of a profile, in the place of one that is applied
+    Apply {
+        /// The profile
+        name: String,
+    },
+    /// Put the clocks back as they were
+    Release,
 }
 
 /// `prefix …`.

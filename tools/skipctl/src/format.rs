@@ -2,7 +2,8 @@
 
 use crate::output::columns;
 use skip_client::protocol::{
-    JobState, JobStatus, PhaseTable, Prefix, PrefixList, Qualification, Status, TableShow, Tier, TierList, UpdateShow, UpdateSlot, Usage,
+    ClockStatus, JobState, JobStatus, PhaseTable, Prefix, PrefixList, ProfileInfo, ProfileShow, Qualification, Status, TableShow, Tier,
+    TierList, UpdateShow, UpdateSlot, Usage,
 };
 use std::time::Duration;
 
@@ -142,6 +143,9 @@ pub fn status(status: &Status) -> String {
         let (busy, rest) = (background.step_seconds, background.rest_seconds);
         add("background", format!("at most {} % of the time alone; {busy:.1} s computed, {rest:.1} s rested", background.duty_percent));
     }
+    if let Some(clocks) = &status.clocks {
+        add("clocks", clocks_in_words(clocks));
+    }
     if status.cache.pages > 0 {
         let cache = &status.cache;
         let kept = [(cache.cached, "of them hold earlier prompts"), (cache.pinned, "others are pinned")];
@@ -236,6 +240,41 @@ pub fn update(shown: &UpdateShow) -> String {
     lines.join("\n")
 }
 
+/// What `profile list` prints.
+pub fn profiles(show: &ProfileShow) -> String {
+    let row = |profile: &ProfileInfo| {
+        let stands = match &profile.unfit {
+            _ if show.clocks.profile.as_ref() == Some(&profile.name) => "applied",
+            Some(_) => "unfit",
+            None => "fits",
+        };
+        let own = if profile.own { "own" } else { "" };
+        vec![profile.name.clone(), stands.to_owned(), own.to_owned(), profile.unfit.clone().unwrap_or_else(|| profile.about.clone())]
+    };
+    columns(&show.profiles.iter().map(row).collect::<Vec<_>>())
+}
+
+/// What `profile show`, `apply` and `release` print.
+pub fn clocks(show: &ProfileShow) -> String {
+    let ProfileShow { board, clocks, .. } = show;
+    let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".into());
+    let mut rows = Vec::new();
+    let mut add = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
+    add("board", format!("{} ({})", or(&board.model), board.kind));
+    add("L4T", or(&board.l4t));
+    add("mode", or(&board.mode));
+    add("clocks", clocks_in_words(clocks));
+    clocks.refused.iter().for_each(|line| add("refused", line.clone()));
+    clocks.reasons.iter().for_each(|line| add("", line.clone()));
+    columns(&rows)
+}
+
+fn clocks_in_words(clocks: &ClockStatus) -> String {
+    let applied = clocks.profile.as_ref().map_or(String::new(), |name| format!(" ({name})"));
+    let held = if clocks.background_held { "; background requests are held back" } else { "" };
+    format!("{}{applied}{held}", clocks.state)
+}
+
 /// What `prefix list` prints.
 pub fn prefixes(list: &PrefixList) -> String {
     let pages: u32 = list.prefixes.iter().map(|prefix| prefix.pages).sum();
@@ -293,7 +332,9 @@ fn tier_row(phase: &str, tier: &Tier) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skip_client::protocol::{DecidedBy, DecodeUsage, KernelVerdict, Pending, Phase, PrefillUsage, SkipdUsage, Timings, Verdict};
+    use skip_client::protocol::{
+        BoardStatus, ClockState, DecidedBy, DecodeUsage, KernelVerdict, Pending, Phase, PrefillUsage, SkipdUsage, Timings, Verdict,
+    };
 
     #[test]
     fn usage_reads_as_a_line() {
@@ -359,6 +400,45 @@ mod tests {
         ");
         list.prefixes.clear();
         insta::assert_snapshot!(prefixes(&list), @"0 of at most 96 pages of 128 tokens are pinned");
+    }
+
+    #[test]
+    fn a_board_reads_with_its_clocks_and_its_profiles() {
+        let profile = |name: &str, about: &str, own, unfit: Option<&str>| ProfileInfo {
+            name: name.into(),
+            about: about.into(),
+            own,
+            unfit: unfit.map(str::to_owned),
+        };
+        let show = ProfileShow {
+            board: BoardStatus { kind: "thor".into(), model: Some("NVIDIA Jetson AGX Thor".into()), mode: Some("120W".into()), l4t: None },
+            clocks: ClockStatus {
+                state: ClockState::Throttled,
+                profile: Some("thor-120w".into()),
+                reasons: vec!["tj is at 101.0 °C, above 99.0".into()],
+                refused: vec!["fan/pwm1: absent".into()],
+                background_held: true,
+                ..ClockStatus::default()
+            },
+            profiles: vec![
+                profile("quiet", "fan at a half", true, None),
+                profile("thor-120w", "clocks at its caps", false, None),
+                profile("thor-maxn", "no power cap", false, Some("profile thor-maxn is for power mode MAXN")),
+            ],
+        };
+        insta::assert_snapshot!(clocks(&show), @r"
+        board    NVIDIA Jetson AGX Thor (thor)
+        L4T      unknown
+        mode     120W
+        clocks   throttled (thor-120w); background requests are held back
+        refused  fan/pwm1: absent
+                 tj is at 101.0 °C, above 99.0
+        ");
+        insta::assert_snapshot!(profiles(&show), @r"
+        quiet      fits     own  fan at a half
+        thor-120w  applied       clocks at its caps
+        thor-maxn  unfit         profile thor-maxn is for power mode MAXN
+        ");
     }
 
     #[test]

@@ -45,6 +45,8 @@ help_is_as_recorded! {
     prefix_list: "prefix" "list";
     prefix_drop: "prefix" "drop";
     update: "update";
+    profile: "profile";
+    profile_apply: "profile" "apply";
     update_apply: "update" "apply";
     import: "import";
     qualify: "qualify";

@@ -12,6 +12,7 @@ mod meta;
 mod options;
 mod prefix;
 mod price;
+mod profile;
 mod qualify;
 mod report;
 mod run;
@@ -61,6 +62,8 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Evaluate(args) => evaluate::run(&context, args).await,
         Command::Price(args) => price::run(&context, args).await,
         Command::Qualify => qualify::run(&context).await,
+        // It puts clocks back first.
+        Command::Bench(args) => bench::run(&context, args).await,
         command => tokio::select! {
             result = dispatch(&context, command) => result,
             _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
@@ -85,6 +88,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Tiers => tables::tiers(context).await,
         Command::Prefix(command) => prefix::run(context, command).await,
         Command::Update(command) => update::run(context, command).await,
+        Command::Profile(command) => profile::run(context, command).await,
         Command::Import { gguf, dir } => import::run(context, gguf, dir).await,
         Command::Qualify => qualify::run(context).await,
         Command::Calibrate(args) => calibrate::run(context, args).await,

@@ -31,9 +31,9 @@ pub async fn run(context: &Context, args: cli::Price) -> Result<(), Failure> {
     let file = Saved::at(args.work_dir.join("price.json"))?;
     let client = context.connect().await?;
     let gpu = client.status().await?.backend.is_some_and(|backend| backend.name == "cuda");
-    let before = Clocks::read(gpu);
+    let before = Clocks::read(&client, gpu).await;
     let mut found: Price = job::finish(&client, "price", options).await?;
-    let clocks = Clocks::read(gpu).warnings(&before).join("; ");
+    let clocks = Clocks::read(&client, gpu).await.warnings(&before).join("; ");
     found.clocks = [clocks, found.clocks].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
     if !found.clocks.is_empty() {
         output::note(&found.clocks);

@@ -1,7 +1,8 @@
 //! Clocks and throttling where this machine shows them: what a number is worth depends on it.
 
 use serde::Serialize;
-use skip_platform::{ClockState, Rooted, StateFile, Watched, watch};
+use skip_client::Client;
+use skip_client::protocol::{ClockState, ClockStatus};
 use std::path::Path;
 use std::process::Command;
 
@@ -16,8 +17,8 @@ pub struct Clocks {
     pub cpu_throttled: Option<u64>,
     /// Of the first GPU that `nvidia-smi` shows, where the daemon computes on one.
     pub gpu: Option<Gpu>,
-    /// Whether a profile pins clocks (`skipd-profile`), and whether they obey.
-    pub pinning: Watched,
+    /// Whether a profile pins clocks, and whether they obey, as the daemon sees it.
+    pub pinning: ClockStatus,
 }
 
 /// A GPU's state in nvidia-smi's words and units.
@@ -46,10 +47,12 @@ const HELD_DOWN: u64 = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
 impl Clocks {
     /// Reads what there is; `gpu` says whether a GPU matters.
-    pub fn read(gpu: bool) -> Self {
+    pub async fn read(client: &Client, gpu: bool) -> Self {
         let mut clocks = Self::of_processors(Path::new("/sys/devices/system/cpu"));
         clocks.gpu = if gpu { read_gpu() } else { None };
-        clocks.pinning = watch(&Rooted::new("/"), &StateFile::of_root(Path::new("/")));
+        // What was measured is not lost for want of an answer: it is not comparable, and says why.
+        let unknown = |error| ClockStatus { reasons: vec![format!("the daemon does not say: {error}")], ..ClockStatus::default() };
+        clocks.pinning = client.profiles().await.map_or_else(unknown, |shown| shown.clocks);
         clocks
     }
 
@@ -85,9 +88,13 @@ impl Clocks {
             if !pinning.refused.is_empty() {
                 return Some(format!("clocks were pinned in part {when} ({})", pinning.refused.join("; ")));
             }
-            if clocks.gpu.is_some() && !pinning.pins_gpu() {
+            if clocks.gpu.is_some() && !pinning.pins_gpu {
                 return Some(format!("the GPU's clocks were not pinned {when}: the profile has none of it"));
             }
+        }
+        let throttles = self.pinning.throttles.saturating_sub(before.pinning.throttles);
+        if throttles > 0 {
+            return Some(format!("clocks were throttled {throttles} times during the run"));
         }
         (before.pinning.profile != self.pinning.profile).then(|| "the profile was changed during the run".to_owned())
     }
@@ -162,7 +169,7 @@ mod tests {
     }
 
     fn pinned(profile: &str) -> Clocks {
-        let pinning = Watched { state: ClockState::Pinned, profile: Some(profile.into()), ..Watched::default() };
+        let pinning = ClockStatus { state: ClockState::Pinned, profile: Some(profile.into()), ..ClockStatus::default() };
         Clocks { pinning, ..Clocks::default() }
     }
 
@@ -179,6 +186,7 @@ mod tests {
         let throttled =
             of(&|clocks| (clocks.pinning.state, clocks.pinning.reasons) = (ClockState::Throttled, vec!["cpu is at 101 °C".into()]));
         let partly = of(&|clocks| clocks.pinning.refused = vec!["bwmgr/min_freq: absent".into()]);
+        let held_down = of(&|clocks| clocks.pinning.throttles = 2);
         let with_gpu = of(&|clocks| clocks.gpu = Some(Gpu::default()));
         for (before, after, said) in [
             (&none, &good, "unpinned before"),
@@ -186,13 +194,14 @@ mod tests {
             (&throttled, &good, "101 °C"),
             (&good, &throttled, "throttled after"),
             (&partly, &partly, "in part"),
+            (&good, &held_down, "throttled 2 times during"),
             (&with_gpu, &with_gpu, "the GPU's clocks were not pinned"),
             (&good, &pinned("thor-maxn"), "changed during the run"),
         ] {
             let why = after.incomparable(before).unwrap();
             assert!(why.contains(said) && after.warnings(before)[0].contains(&why), "{why}");
         }
-        let gpu = of(&|clocks| (clocks.gpu, clocks.pinning.domains) = (Some(Gpu::default()), vec!["gpu-gpc-0".into()]));
+        let gpu = of(&|clocks| (clocks.gpu, clocks.pinning.pins_gpu) = (Some(Gpu::default()), true));
         assert_eq!(gpu.incomparable(&gpu), None);
     }
 

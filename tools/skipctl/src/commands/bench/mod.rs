@@ -2,6 +2,7 @@
 
 pub mod clocks;
 mod measure;
+mod pin;
 mod report;
 
 use super::{Context, options};
@@ -10,6 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use clocks::Clocks;
 use measure::{Mode, Plan};
+use pin::Pin;
 use report::Report;
 use skip_client::protocol::{Phase, Selector, State, Tier};
 use skip_client::{Client, Error, ErrorKind};
@@ -30,6 +32,21 @@ const TEXT: [&str; 7] = [
 const READY: Duration = Duration::from_secs(120);
 
 pub async fn run(context: &Context, args: Bench) -> Result<(), Failure> {
+    let pin = Pin::default();
+    let outcome = tokio::select! {
+        outcome = measured(context, args, &pin) => outcome,
+        () = pin::told_to_end() => Err(Failure::Interrupted),
+    };
+    match (pin.release().await, outcome) {
+        (Err(failure), Err(first)) => {
+            output::note(&format!("the clocks are not put back: {failure}"));
+            Err(first)
+        }
+        (released, outcome) => outcome.and(released),
+    }
+}
+
+async fn measured(context: &Context, args: Bench, pin: &Pin) -> Result<(), Failure> {
     let client = context.connect().await?;
     client.wait_ready(READY).await?;
     let status = client.status().await?;
@@ -68,7 +85,10 @@ pub async fn run(context: &Context, args: Bench) -> Result<(), Failure> {
     if status.queue.running + status.queue.waiting > 0 {
         warnings.push(format!("{} other requests are running: times include theirs", status.queue.running + status.queue.waiting));
     }
-    let before = Clocks::read(gpu);
+    if let Some(profile) = &args.profile {
+        pin.take(&client, profile).await?;
+    }
+    let before = Clocks::read(&client, gpu).await;
     let counters = measure::Counters::read(&client).await;
     let plan =
         Plan { prompts: &prompts, tokens: args.tokens, rounds: args.rounds, concurrency: &args.concurrency, text: &text, modes: &modes };
@@ -80,7 +100,7 @@ pub async fn run(context: &Context, args: Bench) -> Result<(), Failure> {
         })
         .await?;
     let attention_share = counters.zip(measure::Counters::read(&client).await).and_then(|(a, b)| a.attention_share(&b));
-    let after = Clocks::read(gpu);
+    let after = Clocks::read(&client, gpu).await;
     warnings.extend(after.warnings(&before));
     let report = Report::new(&status, &args, runs, attention_share, [before, after], warnings);
     context.show(&report, Report::text)
