@@ -20,6 +20,7 @@ mod load;
 mod memory;
 mod polkit;
 mod prefix;
+mod profile;
 mod refusals;
 mod sleep;
 mod soak;
