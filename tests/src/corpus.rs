@@ -128,8 +128,8 @@ fn function(numbers: &mut Numbers, number: usize) -> String {
     for _ in 0..2 + numbers.below(4) {
         let _ = match numbers.below(3) {
             0 => write!(text, "\tif ({other} > {})\n\t\treturn -EINVAL;\n", numbers.below(4096)),
-            1 => write!(text, "\tvalue += dev->{} * {other};\n", numbers.of(&NAMES)),
-            _ => write!(text, "\tdev_dbg(dev, \"{} is %d\\n\", value);\n", numbers.of(&NAMES)),
+            1 => writeln!(text, "\tvalue += dev->{} * {other};", numbers.of(&NAMES)),
+            _ => writeln!(text, "\tdev_dbg(dev, \"{} is %d\\n\", value);", numbers.of(&NAMES)),
         };
     }
     text.push_str("\treturn value;\n}");
