@@ -39,7 +39,7 @@ fn a_call_that_starts_a_service_without_a_configuration_is_told_at_once_what_is_
     let folder = tempfile::tempdir().unwrap();
     let address = format!("unix:path={}/bus", folder.path().display());
     let broken = folder.path().join("skipd.toml");
-    std::fs::write(&broken, "modle = \"x\"\n").unwrap();
+    std::fs::write(&broken, "tabel = \"x\"\n").unwrap();
     let _bus = bus(folder.path(), &format!("--bus {address} --config {}", broken.display()));
     let call = |words: &str| {
         let began = Instant::now();
@@ -56,10 +56,10 @@ fn a_call_that_starts_a_service_without_a_configuration_is_told_at_once_what_is_
         // The bus would wait for 25 seconds and more.
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     };
-    call("modle");
+    call("tabel");
     // It looks again with every call.
     std::fs::write(&broken, "kv = \"fp16\"\n").unwrap();
     call("--model must be given");
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
-    assert!(log.contains("modle"), "{log}");
+    assert!(log.contains("tabel"), "{log}");
 }
