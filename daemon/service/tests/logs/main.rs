@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// What fields mean, with their units. One that an event has and this list has not fails the test.
-const FIELDS: [(&str, &str); 35] = [
+const FIELDS: [(&str, &str); 38] = [
     ("action", "the polkit action, `org.skipd.…`"),
     ("address", "address and port that are listened on"),
     ("class", "scheduling class of the request: `background`, `interactive`, `control`"),
@@ -38,16 +38,19 @@ const FIELDS: [(&str, &str); 35] = [
     ("prefill_ms", "from admission to the first token, milliseconds"),
     ("prefill_skipped", "share of prefill's votes that skipped, 0 to 1"),
     ("pretence", "for tests: what a broken device does"),
+    ("profile", "a clock profile"),
     ("prompt_tokens", "tokens of the prompt"),
     ("queue_ms", "from arrival to admission, milliseconds"),
     (
         "reason",
         "of an ended request: how it finished (`stop`, `length`, `tool_calls`, `cancelled`, `deadline`, `slow_reader`, `shutdown`, `device_fault`, `error`), or `abort` where the client had gone; elsewhere why, in words",
     ),
+    ("refused", "how many clocks did not take what a profile asks"),
     ("reused_tokens", "prompt tokens whose keys and values were in the cache"),
     ("seconds", "how long, seconds"),
     ("slot", "an update: version and the beginning of its digest"),
     ("socket", "the socket's path"),
+    ("state", "of the clocks: `unpinned`, `pinned`, `throttled`, `uncontrolled`"),
     ("threads", "worker threads there are"),
     ("tokens", "tokens of a prefix"),
     ("uid", "the caller's user id"),
