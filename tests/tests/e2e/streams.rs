@@ -95,7 +95,8 @@ fn a_thousand_clients_that_come_and_go_leave_no_descriptor_no_thread_and_no_page
     }
     eventually(Duration::from_secs(20), "all is as before", || {
         let (now, free_now) = (held(daemon.pid()), free());
-        Ok((now.0 <= before.0 && now.1 <= before.1 && free_now == free_before).then_some(()))
+        // Threads of the runtime for files come and go with what else the daemon does: two, where a thread a client would be hundreds.
+        Ok((now.0 <= before.0 && now.1 <= before.1 + 2 && free_now == free_before).then_some(()))
     })
     .unwrap_or_else(|error| panic!("{error}: {before:?} {free_before}, now {:?} {}\n{}", held(daemon.pid()), free(), daemon.log()));
     daemon.assert_alive().unwrap();

@@ -33,8 +33,8 @@ pub(super) fn calls(
         ("", text) => untagged(form, text, special),
         (tag, false) => format!("start: {} item{}\n", words(tag), more(&words(tag))),
         (tag, true) => match special(tag) {
-            // A control token is no text, so that text ends with it by itself.
-            Some(_) => format!("start: TEXT? ({} item{})?\nTEXT: /(?s:.+)/\n", words(tag), more(&words(tag))),
+            // A control token is no text, so that text ends with it by itself. Spelt out it would be a call whose arguments nobody keeps to.
+            Some(_) => format!("start: TEXT? ({} item{})?\nTEXT: /(?s:.+)/ & {}\n", words(tag), more(&words(tag)), without(tag)),
             // The text before a call ends with the first tag; text without one is a lexeme of its own, which goes on for as long as it likes.
             None => {
                 let (tag, pattern) = (words(tag), escaped(tag));
@@ -65,8 +65,14 @@ fn untagged(form: &CallForm, text: bool, special: &dyn Fn(&str) -> Option<u32>) 
     if !text {
         return format!("start: {tag}item\n");
     }
-    let call = format!(r#"/\s*\{{\s*"(name|type|function|{})"(?s:.*)/"#, escaped(&form.key));
-    format!("start: TEXT | {tag}item\nTEXT: /(?s:.*)/ & ~{call}\n")
+    let call = format!(r#"/\s*\{{\s*"(name|type|function|arguments|parameters|{})"(?s:.*)/"#, escaped(&form.key));
+    let spelt: String = form.tags().map(|tag| format!(" & {}", without(tag))).collect();
+    format!("start: TEXT | {tag}item\nTEXT: /(?s:.*)/ & ~{call}{spelt}\n")
+}
+
+/// Text in which a tag does not stand.
+fn without(tag: &str) -> String {
+    format!("~/(?s:.*){}(?s:.*)/", escaped(tag))
 }
 
 /// Text in a grammar, its tags as the tokens that they are.
@@ -86,7 +92,7 @@ fn words(text: &str, form: &CallForm, special: &dyn Fn(&str) -> Option<u32>) -> 
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
-        if !c.is_alphanumeric() && !"_<> ".contains(c) {
+        if c.is_ascii_punctuation() && !"_<>".contains(c) {
             out.push('\\');
         }
         out.push(c);

@@ -226,9 +226,20 @@ fn an_answer_that_is_a_call_may_begin_with_a_control_token() {
         assert!(takes(&either, right), "{right}");
     }
     assert!(takes_tagged(&either, &format!("<|python_tag|>{grip}")));
-    for wrong in [grip.replace("grip", "grab"), "{\"name\": 3}".into(), " {\"type\": \"function\"}".into(), format!("{grip} and")] {
+    for wrong in [
+        grip.replace("grip", "grab"),
+        "{\"name\": 3}".into(),
+        " {\"type\": \"function\"}".into(),
+        format!("{grip} and"),
+        // What would be read as a call, though its arguments were kept to nothing.
+        "{\"arguments\": {\"any\": 1}, \"name\": \"grip\"}".into(),
+        format!("<|python_tag|>{grip}"),
+        format!("Well: <|python_tag|>{}", grip.replace('2', "\"2\"")),
+    ] {
         assert!(!takes(&either, &wrong), "{wrong}");
     }
+    // Spelt out, a tag that is a control token is no way around it either.
+    assert!(!takes(&spec(mistral(), true, true), "So: [TOOL_CALLS] [{\"name\": \"grip\""));
 }
 
 fn refusal(spec: &Spec) -> String {

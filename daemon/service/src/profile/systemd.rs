@@ -12,8 +12,8 @@ use zbus::{Connection, Proxy};
 const NAME: &str = "org.freedesktop.systemd1";
 const PATH: &str = "/org/freedesktop/systemd1";
 const INTERFACE: &str = "org.freedesktop.systemd1.Manager";
-/// More than the unit's own limit to start (`TimeoutSec=`) and to stop before it.
-const PATIENCE: Duration = Duration::from_secs(75);
+/// More than the unit's own limit (`TimeoutSec=`) three times: another's end, its own, and its start.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A unit as `ListUnitsByPatterns` tells of it: its name, and what is of no use here.
 type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
@@ -38,7 +38,7 @@ impl Units for Systemd {
         Box::pin(in_time(async move {
             let systemd = Manager::connect().await?;
             let mut active = systemd.active().await?;
-            if let Some(wanted) = applied.map(unit).filter(|_| active.is_empty()) {
+            if let Some(wanted) = applied.map(unit).filter(|wanted| !active.contains(wanted)) {
                 // Pinned by hand, or broken off: a unit takes it over, whether or not its start succeeds, and puts it back at its end.
                 if let Err(error) = systemd.job("StartUnit", &wanted).await {
                     tracing::debug!(%error, "{wanted} did not start");
@@ -108,6 +108,6 @@ impl Manager {
 }
 
 fn failed(what: &str, error: &zbus::Error) -> Error {
-    let hint = "root can do without the daemon: skipd-profile apply NAME, skipd-profile restore";
+    let hint = "root can do without the daemon: /usr/lib/skipd/skipd-profile apply NAME, /usr/lib/skipd/skipd-profile restore";
     Error::new(ErrorKind::Internal, format!("clocks are written by systemd, and {what} failed: {error} ({hint})"))
 }

@@ -10,8 +10,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-/// The first argument of such a process; the second is the checkpoint's folder.
+/// The first argument of such a process; the second is the checkpoint's folder, and a third may be [`PROBE`].
 pub const FLAG: &str = "--render-child";
+/// The form of calls is wanted too, for which the template renders a few conversations.
+pub(super) const PROBE: &str = "probe";
 /// The stack that templates are compiled and rendered on: address space, which counts against the limit.
 const STACK_MIB: u64 = 1024;
 
@@ -25,10 +27,11 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         tell(&Hello::Failed { reason: format!("the process that renders the chat template cannot be limited: {error}") }, b"");
         return ExitCode::FAILURE;
     }
+    let probe = args.next().is_some_and(|word| word == PROBE);
     let (jobs, inbox) = sync_channel::<Vec<u8>>(1);
     std::thread::spawn(move || {
         // Nothing else is left to do where the daemon does not listen any more.
-        serve(Path::new(&dir), &inbox);
+        serve(Path::new(&dir), probe, &inbox);
         std::process::exit(0);
     });
     // Read here all the time: the end of the input is the end of the daemon, whatever a template is at.
@@ -54,9 +57,12 @@ fn limit_itself() -> std::io::Result<()> {
     Ok(())
 }
 
-fn serve(dir: &Path, inbox: &Receiver<Vec<u8>>) {
+fn serve(dir: &Path, probe: bool, inbox: &Receiver<Vec<u8>>) {
     let (hello, template) = match ChatTemplate::open(dir) {
-        Ok(Some(template)) => (Hello::Ready { template: template.file().to_owned(), calls: template.calls() }, Some(template)),
+        Ok(Some(template)) => {
+            let calls = if probe { template.calls() } else { None };
+            (Hello::Ready { template: template.file().to_owned(), calls }, Some(template))
+        }
         Ok(None) => (Hello::None, None),
         Err(error) => (Hello::Failed { reason: error.to_string() }, None),
     };

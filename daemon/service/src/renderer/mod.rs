@@ -5,6 +5,7 @@ mod child;
 mod wire;
 mod worker;
 
+use child::PROBE;
 pub use child::{FLAG, main as child_main};
 
 use serde_json::Value;
@@ -86,7 +87,11 @@ impl Renderer {
         // Until the process has said which file it is.
         let template = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut renderer = Self { program, dir, template, calls: None, patience, places: Default::default(), turn: AtomicUsize::new(0) };
-        let (worker, hello) = renderer.start()?;
+        // A template that takes too much for any conversation has no calls; that it takes too much, whoever chats is told.
+        let (worker, hello) = match renderer.start(true) {
+            Err(RenderError::TooMuch { .. }) => renderer.start(false)?,
+            started => started?,
+        };
         let Hello::Ready { template, calls } = hello else { return Ok(None) };
         (renderer.template, renderer.calls) = (template, calls);
         renderer.places[0] = Mutex::new(Some(worker));
@@ -111,7 +116,7 @@ impl Renderer {
         let mut place = self.place();
         let mut worker = match place.take().and_then(Worker::alive) {
             Some(worker) => worker,
-            None => self.start()?.0,
+            None => self.start(false)?.0,
         };
         let answer = worker.render(&JobOf { messages, tools }, self.patience).map_err(|end| self.ended(end));
         // One that failed is ended with this, and the next rendering starts another.
@@ -134,8 +139,9 @@ impl Renderer {
         self.places[turn % PROCESSES].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self) -> Result<(Worker, Hello), RenderError> {
-        let args = [OsString::from(FLAG), self.dir.clone().into_os_string()];
+    fn start(&self, probe: bool) -> Result<(Worker, Hello), RenderError> {
+        let mut args = vec![OsString::from(FLAG), self.dir.clone().into_os_string()];
+        args.extend(probe.then(|| PROBE.into()));
         let mut worker = Worker::start(&self.program, &args).map_err(RenderError::Process)?;
         match worker.hello(self.patience).map_err(|end| self.ended(end))? {
             Hello::Failed { reason } => Err(RenderError::Template(reason)),

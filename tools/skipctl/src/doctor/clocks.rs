@@ -26,7 +26,7 @@ pub static CHECK_CLOCKS: Check = Check {
 };
 static UNPINNED: Problem = warning(
     "none does: times vary, and on a Jetson stay behind",
-    "`sudo systemctl start skipd-profile@{profile}.service`, or `sudo skipd-profile apply {profile}`",
+    "`skipctl profile apply {profile}`, or `sudo systemctl restart skipd-profile@{profile}.service`",
 );
 static HELD: Problem = warning(
     "the clocks are below the pin",

@@ -2,15 +2,18 @@
 
 use super::finding::{Check, Finding, Problem, warning};
 use super::machine::Machine;
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use skip_client::protocol::Qualification;
 use skip_platform::{Driver, Sysfs};
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
 
 /// Where the package puts them.
 const FOLDER: &str = "/usr/lib/skipd/cubins";
 /// Largest record that is read.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Whether they are installed.
 pub static CHECK_KERNELS: Check = Check {
@@ -56,18 +59,30 @@ pub fn kernels(machine: &Machine) -> Finding {
     }
 }
 
+/// A regular file's bytes, no more than a record may have: the folder is the daemon's user's, and the caller may be root.
+fn read_record(path: &Path) -> std::io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads the record.
 pub fn qualified(machine: &Machine) -> Finding {
     if machine.identity.driver == Driver::None {
         return CHECK_QUALIFIED.inapplicable("no driver");
     }
     let path = machine.config.state().join("qualification.json");
-    let bytes = match std::fs::read(machine.place(&path)) {
+    let bytes = match read_record(&machine.place(&path)) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return CHECK_QUALIFIED.problem(&UNTRIED, format!("no {}", path.display())),
         Err(error) => return CHECK_QUALIFIED.inapplicable(format!("{}: {error}; ask again with sudo", path.display())),
     };
-    let record = serde_json::from_slice::<Record>(&bytes[..bytes.len().min(MAX_BYTES)]);
+    let record = serde_json::from_slice::<Record>(&bytes);
     let Ok(record) = record else { return CHECK_QUALIFIED.problem(&UNREADABLE, format!("{} is no record", path.display())) };
     let Some(latest) = record.devices.last() else { return CHECK_QUALIFIED.problem(&UNTRIED, "the record is empty") };
     let refused: Vec<String> = latest.refused().map(|kernel| format!("{} ({})", kernel.kernel, kernel.verdict.name())).collect();

@@ -182,8 +182,15 @@ impl Machine {
     }
 
     async fn ask(&self) -> Answer {
-        let idle = self.units().is_some_and(|units| units.socket.active == "active" && units.service.active != "active");
+        let idle = self
+            .units()
+            .is_some_and(|units| units.service.active != "active" && (units.socket.active == "active" || self.places.bus.is_some()));
         let system = [PathBuf::from(names::SYSTEM_SOCKET)];
+        // Where systemd says nothing, a socket that is there may be its own, which would start the service.
+        let untold = self.installed && self.told.units.is_err();
+        if untold && (self.places.bus.is_some() || self.places.sockets.starts_with(&system)) {
+            return Answer::NotAsked("systemd does not say whether it runs; `skipctl status` asks it, and starts it if it does not".into());
+        }
         if idle && (self.places.bus.is_some() || self.places.sockets.starts_with(&system)) {
             return Answer::NotAsked("it is not started; the first client starts it".into());
         }

@@ -37,7 +37,7 @@ pub static CHECK_LIMIT: Check = Check {
 };
 static TIGHT: Problem = failure(
     "one does: weights in the page cache are counted, and a CUDA context cannot be made",
-    "`sudo systemctl revert skipd.service` drops limits that were set for the service; a container gets a larger one (--memory)",
+    "`systemctl show skipd.service --property=MemoryMax --property=Slice` says whose it is; `sudo systemctl set-property skipd.service MemoryMax=infinity` lifts the service's own; a container gets a larger one (--memory)",
 );
 
 /// Swap.

@@ -42,11 +42,15 @@ pub static CHECK_DAEMON: Check = Check {
     name: "daemon",
     about: "the daemon answers, its model is loaded, and it serves as configured",
     unless: Some("it is not started, and nothing says that it should be"),
-    problems: &[&SILENT, &NOT_LOADED, &DEGRADED],
+    problems: &[&SILENT, &NOT_LOADED, &PAUSED, &DEGRADED],
 };
 static SILENT: Problem = failure("it does not answer", "`journalctl -u skipd.service -b -e`, then `sudo systemctl restart skipd.service`");
 static NOT_LOADED: Problem =
     failure("it answers and does not serve", "the reason names what to change; then `sudo systemctl restart skipd.service`");
+static PAUSED: Problem = warning(
+    "it is there and takes no requests now",
+    "`skipctl status --wait 60s` where it loads; after `skipctl drain`, `sudo systemctl restart skipd.service`",
+);
 static DEGRADED: Problem = warning(
     "it serves with less than configured",
     "`skipctl status` for more; `sudo skipctl qualify` where kernels are refused; fewer requests at once where the queue is full",
@@ -108,7 +112,8 @@ pub fn daemon(machine: &Machine) -> Finding {
     match (status.state, status.availability.state) {
         (State::Failed, _) => CHECK_DAEMON.problem(&NOT_LOADED, format!("{seen}: {reason}")),
         (State::Ready, AvailabilityState::Degraded) => CHECK_DAEMON.problem(&DEGRADED, format!("{seen}: {reason}")),
-        _ => CHECK_DAEMON.ok(seen),
+        (State::Ready, _) => CHECK_DAEMON.ok(seen),
+        _ => CHECK_DAEMON.problem(&PAUSED, seen),
     }
 }
 
@@ -192,6 +197,6 @@ mod tests {
         ];
         assert_covers(&CHECK_DAEMON, &found);
         assert!(found[3].seen.ends_with(": no memory"), "{}", found[3].seen);
-        assert_eq!((found[1].state, found[5].state), (Ended::Ok, Ended::NotApplicable));
+        assert_eq!((found[1].state, found[5].state), (Ended::Warning, Ended::NotApplicable));
     }
 }

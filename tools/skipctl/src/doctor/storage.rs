@@ -38,13 +38,13 @@ pub static CHECK_MODEL: Check = Check {
 };
 static BEHIND: Problem = failure(
     "it lies below /home, /root or /run/user, which the service does not see",
-    "`sudo cp -r {model} /var/lib/skipd/models/` and that path in the configuration, or the drop-in relaxed.conf of /usr/share/doc/skipd/examples",
+    "`sudo mkdir -p /var/lib/skipd/models`, `sudo cp -r {model} /var/lib/skipd/models/` and that path in the configuration",
 );
 static NO_FOLDER: Problem =
     failure("there is no such folder", "copy a checkpoint to {model}, or name another `model` in /etc/skipd/skipd.toml");
 static INCOMPLETE: Problem =
     failure("a file is missing", "copy the whole checkpoint to {model}; a GGUF file becomes one by `skipctl import`");
-static SHUT: Problem = failure("the daemon's user may not read it", "`sudo chmod -R a+rX {place}`");
+static SHUT: Problem = failure("the daemon's user may not read it", "`sudo chmod {rights} {place}`");
 
 /// State.
 pub static CHECK_STATE: Check = Check {
@@ -107,7 +107,9 @@ pub fn model(machine: &Machine) -> Finding {
     match shut {
         Some((path, _)) => {
             let seen = format!("{} is closed to {}", path.display(), machine.daemon.name);
-            finding(&SHUT, seen).with("place", &path.display().to_string())
+            // A folder above the model is passed through, and what else is in it is nobody's business.
+            let rights = if path.starts_with(model) { "-R a+rX" } else { "a+x" };
+            finding(&SHUT, seen).with("place", &path.display().to_string()).with("rights", rights)
         }
         None => CHECK_MODEL.ok(format!("{folder}, {} of weights in {} files", shown(total(machine, model, &weights)), weights.len())),
     }

@@ -127,9 +127,9 @@ impl Calls {
         !self.expected.form.list && !self.expected.form.close.trim().is_empty()
     }
 
-    /// Without a tag, a JSON object is a call only if it is one of a function that there is.
+    /// Without a tag of its form, a JSON object is a call only if it is one of a function that there is.
     fn is_call(&self, name: &str) -> bool {
-        !self.expected.form.tag().is_empty() || !self.opened.is_empty() || self.expected.functions.iter().any(|known| known == name)
+        !self.expected.form.tag().is_empty() || self.expected.functions.iter().any(|known| known == name)
     }
 
     /// Goes on from one state; false where more text is needed.
@@ -319,5 +319,5 @@ fn push_text(parts: &mut Vec<Part>, text: String) {
 
 /// Length of the longest end of `text` that begins `tag`.
 fn beginning_of(tag: &str, text: &str) -> usize {
-    (1..tag.len()).rev().find(|&n| text.ends_with(&tag[..n])).unwrap_or(0)
+    (1..tag.len()).rev().find(|&n| tag.get(..n).is_some_and(|begun| text.ends_with(begun))).unwrap_or(0)
 }

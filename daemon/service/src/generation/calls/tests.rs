@@ -156,12 +156,23 @@ fn an_object_that_is_no_call_of_a_known_function_is_text() {
         "{\"type\": \"function\"} {\"name\": \"grip\", \"parameters\": {}}",
         "A call: {\"name\": \"grip\", \"parameters\": {}}",
         "<|python_tag|>print(1)",
+        "<|python_tag|>{\"name\": \"grab\", \"parameters\": {}}",
         " \n",
     ] {
         for step in [1, 4, 1000] {
             let found = parse_as(&llama(), text, step);
             assert_eq!((found.0.as_str(), found.1.len(), found.2), (text, 0, 0), "every {step}");
         }
+    }
+}
+
+#[test]
+fn a_tag_of_any_signs_is_found_in_pieces() {
+    let form = CallForm { open: "<｜调用｜>".into(), close: "</调用>".into(), ..mistral() };
+    let answer = "< 调 <｜调用｜>[{\"name\": \"look\", \"arguments\": {}}]</调用>";
+    for step in 1..answer.chars().count() {
+        let (text, calls, complete) = parse_as(&form, answer, step);
+        assert_eq!((text.as_str(), named(&calls), complete), ("< 调", vec![("look", "{}")], 1), "every {step}");
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Clocks that were pinned for a run, or may have been.
 #[derive(Default)]
 pub struct Pin {
-    client: OnceCell<Client>,
+    taken: OnceCell<(Client, String)>,
 }
 
 impl Pin {
@@ -21,7 +21,7 @@ impl Pin {
             return Ok(());
         }
         // From here on it is to be put back, whether or not the answer comes. It is set once: a command takes one pin.
-        let _ = self.client.set(client.clone());
+        let _ = self.taken.set((client.clone(), name.to_owned()));
         let shown = client.apply_profile(name).await?;
         for line in &shown.clocks.refused {
             output::note(&format!("{name}: {line}"));
@@ -29,10 +29,12 @@ impl Pin {
         Ok(())
     }
 
-    /// Puts them back, if they were pinned.
+    /// Puts them back, if they were pinned and no other profile has taken the place since.
     pub async fn release(&self) -> Result<(), Failure> {
-        if let Some(client) = self.client.get() {
-            client.release_profile().await?;
+        let Some((client, name)) = self.taken.get() else { return Ok(()) };
+        match client.profiles().await?.clocks.profile {
+            Some(other) if other != *name => output::note(&format!("{other} was applied meanwhile, and stays so")),
+            _ => drop(client.release_profile().await?),
         }
         Ok(())
     }
