@@ -37,11 +37,8 @@ pub(super) fn calls(
             Some(_) => format!("start: TEXT? ({} item{})?\nTEXT: /(?s:.+)/ & {}\n", words(tag), more(&words(tag)), without(tag)),
             // The text before a call ends with the first tag; text without one is a lexeme of its own, which goes on for as long as it likes.
             None => {
-                let (tag, pattern) = (words(tag), escaped(tag));
-                format!(
-                    "start: TEXT | open item{}\nopen[lazy]: /(?s:.*){pattern}/\nTEXT: /(?s:.*)/ & ~/(?s:.*){pattern}(?s:.*)/\n",
-                    more(&tag)
-                )
+                let (more, pattern, text) = (more(&words(tag)), escaped(tag), without(tag));
+                format!("start: TEXT | open item{more}\nopen[lazy]: /(?s:.*){pattern}/\nTEXT: /(?s:.*)/ & {text}\n")
             }
         },
     };

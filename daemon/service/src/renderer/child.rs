@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-/// The first argument of such a process; the second is the checkpoint's folder, and a third may be [`PROBE`].
+/// The first argument of such a process; the second is the checkpoint's folder, and a third may be `probe`.
 pub const FLAG: &str = "--render-child";
 /// The form of calls is wanted too, for which the template renders a few conversations.
 pub(super) const PROBE: &str = "probe";
